@@ -1,0 +1,359 @@
+"""The nouns of precision-audit: what flows from one stage to the next.
+
+Every record is a frozen dataclass with slots that holds tuples, strings and numbers only. None holds a tensor,
+a module or an FX node, so that a record can be compared, hashed, written to a file and read again. The stages are
+the verbs: see `pipeline.py`.
+
+A *value* is one tensor of the graph, named by a string: the key of the op that makes it (`encoder.fc1/linear#0`), or
+`key:i` for output i of an op with several outputs. Inputs of the model are ops of kind `input` whose key is the
+argument's name; parameters and buffers are ops of kind `parameter`, `buffer` or `constant` whose key is their path in
+the state dict. Keys of computed ops contain a slash, the others never do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Basis = Literal["PROVED", "OBSERVED", "ASSUMED"]
+Severity = Literal["error", "warning", "note"]
+Mode = Literal["training", "inference"]
+Verdict = Literal["READY", "READY WITH CHANGES", "NOT READY", "NOT ENOUGH EVIDENCE"]
+
+# What an op can be pinned to without a policy's say: `Op.fixed` holds one of these words, or "" when it is free.
+#   explicit cast   the user wrote .to(fp32), .float(), dtype=torch.float32: the output format is theirs
+#   region          inside a torch.autocast region of the user's
+#   state           writes to or reads a buffer that is updated in place
+#   format          the captured output format is not the policy's high format (a model already in bf16, an fp64 op)
+#   integer         no float output
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the user's own code made an op: the last frame outside torch. `text` is the line as written."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One output of an op. `format` is a name of `formats.FORMATS` or an integer, bool or complex dtype's torch name
+    (`int64`); `shape` holds integers and symbolic expressions as strings (`B`, `16*s3`); `hint` holds the example's
+    integers for the same dimensions."""
+
+    format: str
+    shape: tuple[int | str, ...]
+    hint: tuple[int, ...]
+    requires_grad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One tensor input of an op: the value read and the name of the argument in the op's schema (`weight`)."""
+
+    value: str
+    argument: str
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One node of the captured graph. `op` is the aten base name (`linear`, in-place `relu_` is `relu` with
+    `mutates`), `target` the full overload (`aten.linear.default`), `kind` its row's kind in the op table (or `input`,
+    `parameter`, `buffer`, `constant`, `unknown`)."""
+
+    key: str
+    target: str
+    op: str
+    kind: str
+    module: str
+    module_type: str
+    operands: tuple[Operand, ...]
+    outputs: tuple[Tensor, ...]
+    attributes: tuple[tuple[str, object], ...] = ()  # non-tensor arguments by schema name; dtypes as format names
+    source: Source | None = None
+    mutates: str = ""  # the argument written in place, "" if none
+    follows: bool = False  # a dtype or a float literal of this op follows the example's dtype (captured twice)
+    region: str = ""  # "autocast cpu bf16", "autocast cpu off"; "" outside the user's regions
+    fixed: str = ""  # why no policy can choose this op's format, see above; "" when it can
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Names of the values this op makes, in output order."""
+        if len(self.outputs) == 1:
+            return (self.key,)
+        return tuple(f"{self.key}:{i}" for i in range(len(self.outputs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The captured model as records, in execution order (inputs and state first)."""
+
+    ops: tuple[Op, ...]
+    outputs: tuple[str, ...]  # flat outputs of the model, values; "" for an output that is no tensor
+    mode: Mode
+    aliases: tuple[tuple[str, ...], ...] = ()  # values that share memory, where at least one is written in place
+    storages: tuple[tuple[str, ...], ...] = ()  # parameters and buffers under several names (tied), by key
+    symbols: tuple[tuple[str, int], ...] = ()  # symbolic dimensions and their example value
+    front_end: str = "whole (torch.export)"
+    notes: tuple[str, ...] = ()  # what the capture could not do or had to assume, one sentence each
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    basis: Basis
+    text: str
+    numbers: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something a person must know. `fingerprint` names it across runs and holds no measured number."""
+
+    rule: str
+    severity: Severity
+    op: str
+    module: str
+    message: str
+    evidence: Evidence
+    source: Source | None = None
+    remedy: str = ""
+    resolved: bool = False  # the plan already applies the remedy
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What one op runs in, and why. `chosen` is a format name, `fp8 rowwise` for a swap, `""` while a `follow` op waits
+    for the plan. `promote` belongs to the amp policies: all float inputs are widened to the widest one's format."""
+
+    op: str
+    classification: str  # fp8-eligible · safe-in-<low> · follow · keep-<high> · pin:<format> · inherit · fixed
+    chosen: str
+    reason: str
+    accumulate: str = ""  # format the op's sums are kept in on the device, "" if it sums nothing
+    evidence: tuple[Evidence, ...] = ()
+    promote: bool = False
+    autocast: bool = False  # amp policies: inner ops are autocast, run the op inside an autocast region
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """A linear that becomes another module at the same path. `constraints` are conditions on symbolic sizes that the
+    user must keep (`B % 16 == 0 in backward`)."""
+
+    op: str
+    module: str
+    backend: str
+    recipe: str
+    k: int | str
+    n: int | str
+    m: int | str
+    constraints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A linear that was eligible by policy and that a backend would not take, and why."""
+
+    op: str
+    module: str
+    backend: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """One conversion of one value, shared by `consumers` (op keys, or `output:i`)."""
+
+    value: str
+    to: str
+    consumers: tuple[str, ...]
+    bytes: int = 0  # read and written, at the example's shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A parameter or buffer stored in a low format instead of being cast at run time (inference). `copy` is true when
+    high consumers keep the original beside it; `bytes` is then the size of the second copy."""
+
+    value: str
+    to: str
+    consumers: tuple[str, ...] = ()
+    copy: bool = False
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What the charged model says of a plan; never shown like a measurement. Seconds, bytes."""
+
+    seconds: float
+    seconds_high: float  # everything in the high format
+    cast_seconds: float
+    cast_bytes: int
+    error_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Format per op, casts, swaps and folds of one graph."""
+
+    policy: str
+    mode: Mode
+    high: str
+    low: str
+    formats: tuple[tuple[str, str], ...]  # op key → format its float outputs have
+    casts: tuple[Cast, ...]
+    folds: tuple[Fold, ...] = ()
+    swaps: tuple[Swap, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    autocast: tuple[str, ...] = ()  # op keys to be run inside an autocast region (amp policies)
+    autocast_device: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    predicted: Predicted | None = None
+    graph_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One output (or gradient) of the converted model against the reference, beside plain low precision's."""
+
+    name: str
+    relative_l2: float
+    max_abs: float
+    sqnr_db: float
+    cosine: float
+    nonfinite: int
+    reference_nonfinite: int
+    flip_rate: float | None  # share of rows whose argmax differs; None where argmax means nothing
+    plain_relative_l2: float | None  # the same figure when everything runs in the low format
+    limit: float | None = None
+    passed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    passed: bool
+    outputs: tuple[Comparison, ...]
+    gradients: tuple[Comparison, ...] = ()
+    reference: str = ""  # what reference against itself gave
+    captured_against_eager: str = ""
+    shapes: str = ""  # "pass", or the text of the failure of forward + backward on the meta device
+    first_parting: str = ""  # op key of the first op at which converted and reference part, when failed
+    emulated: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What analysis learned. Ranges and errors come with later work; for now what costs and shapes tell."""
+
+    flops: int = 0
+    bytes: int = 0
+    parameters: int = 0
+    batches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """One condition of a policy rule on an attribute or a size: all given bounds must hold."""
+
+    key: str
+    multiple_of: int | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    equals: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of a policy. Empty tuples match everything. `origin` is `file:line`."""
+
+    name: str
+    origin: str
+    classification: str
+    op: tuple[str, ...] = ()
+    kind: tuple[str, ...] = ()
+    module: tuple[str, ...] = ()
+    module_type: tuple[str, ...] = ()
+    where: tuple[Predicate, ...] = ()
+    backend: str = ""
+    recipe: str = ""
+    promote: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    name: str
+    file: str
+    digest: str
+    mode: Mode
+    high: str
+    low: str
+    rules: tuple[Rule, ...]
+    device: str = ""
+    keep_io_types: bool = True
+    swap: Literal["eligible", "worth-it"] = "eligible"
+    casts: Literal["shared", "per_consumer"] = "shared"
+    autocast: str = ""  # "cuda" or "cpu" for the amp policies: the device whose autocast is reproduced
+    hazards: tuple[tuple[str, str], ...] = ()
+    tolerances: tuple[tuple[str, float], ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """One device. Peaks in FLOP/s by format, bandwidth in byte/s, launch in seconds per kernel."""
+
+    name: str
+    title: str
+    capability: str
+    peaks: tuple[tuple[str, float], ...]
+    bandwidth: float
+    launch: float
+    source: str
+    kernels: str = "cuda"  # column of the op table that says which kernels exist: "cuda" or "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Provenance of a report."""
+
+    tool: str
+    versions: tuple[tuple[str, str], ...]
+    model: str
+    policy: str
+    policy_digest: str
+    device: str
+    device_from: str
+    weights: str
+    weights_digest: str
+    inputs: str
+    batches: int
+    parameters: int
+    command: str = ""
+    emulated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    schema: int
+    meta: Meta
+    verdict: Verdict
+    summary: str
+    graph: Graph
+    decisions: tuple[Decision, ...]
+    findings: tuple[Finding, ...]
+    plan: Plan
+    verification: Verification | None
+    autocast_casts: int = 0  # casts torch.autocast would make on the same graph
+    next_steps: tuple[str, ...] = field(default=())
+
+
+class InputError(Exception):
+    """Something the user gave cannot be used: what, where, what was expected, what to do, in one line. The command
+    line prints it and exits with 2."""
