@@ -152,6 +152,7 @@ class Swap:
     n: int | str
     m: int | str
     constraints: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what the user should know of this swap: tied weight, called twice, frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +233,7 @@ class Comparison:
     plain_relative_l2: float | None  # the same figure when everything runs in the low format
     limit: float | None = None
     passed: bool = True
+    figure: str = "relative L2"  # what relative_l2 holds: for an integer or bool output "elements changed", a share
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,8 @@ class Verification:
     first_parting: str = ""  # op key of the first op at which converted and reference part, when failed
     emulated: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    device: str = "CPU"  # where both were run
+    noise: float = 0.0  # the reference's difference from itself in units of the limit; from 1 on nothing can be judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +287,7 @@ class Rule:
     backend: str = ""
     recipe: str = ""
     promote: bool = False
+    shipped: bool = False  # of a policy of this package, written for many models: matching nothing is no finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +342,7 @@ class Meta:
     parameters: int
     command: str = ""
     emulated: tuple[str, ...] = ()
+    calibration_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,159 @@
+"""Hazard rules: what can go wrong, one file each, found by listing this folder.
+
+A rule is one file `pa501_unused_rule.py` here with
+
+    a docstring      first line `PA501 title`; then what it does, why it is a hazard, what to do, references
+    bad(), good()    an `Example` each: one the rule condemns, the guilty line marked `# PA501`, and one it does not
+    check(context)   yields `Finding`s, best made by `found`
+
+Adding a file adds a rule. A rule reads records only, changes nothing, and must say the same of the same input. The
+policy's `hazards` set its severity or turn it off; that happens here, once, for all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from precision_audit.policy_match import Match, Matcher
+from precision_audit.records import (
+    Decision,
+    Evidence,
+    Facts,
+    Finding,
+    Graph,
+    Hardware,
+    Op,
+    Policy,
+    Refusal,
+    Rule,
+    Severity,
+    Source,
+    Swap,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a rule may look at. `matches` holds the policy rule of every computed op, by op key."""
+
+    graph: Graph
+    policy: Policy
+    hardware: Hardware
+    decisions: Mapping[str, Decision]
+    swaps: tuple[Swap, ...]
+    refusals: tuple[Refusal, ...]
+    matcher: Matcher
+    matches: Mapping[str, Match]
+    facts: Facts | None = None
+
+    def computed(self) -> Iterator[Op]:
+        """The ops that were decided, in graph order."""
+        return (op for op in self.graph.ops if op.key in self.decisions)
+
+    def by_key(self) -> dict[str, Op]:
+        return {op.key: op for op in self.graph.ops}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A model with inputs and a policy, a name or the text of one, that shows a hazard or its absence."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    policy: str = "bf16-inference"
+    dynamic_shapes: Any = None
+
+
+class HazardRule(Protocol):
+    """What a file of this folder has to offer."""
+
+    __doc__: str | None
+
+    def bad(self) -> Example: ...
+
+    def good(self) -> Example: ...
+
+    def check(self, context: Context) -> Iterator[Finding]: ...
+
+
+@cache
+def listed() -> Mapping[str, HazardRule]:
+    """Every rule by its code, sorted."""
+    names = sorted(entry.name for entry in pkgutil.iter_modules(__path__) if entry.name.startswith("pa"))
+    return MappingProxyType(
+        {code_of(name): cast(HazardRule, importlib.import_module(f"{__name__}.{name}")) for name in names}
+    )
+
+
+def findings(context: Context) -> tuple[Finding, ...]:
+    """What all rules say, with the severities the policy wants, sorted by rule, op and message."""
+    wanted = dict(context.policy.hazards)
+    made = (
+        finding
+        for code, rule in listed().items()
+        if wanted.get(code) != "off"  # such a rule has no remedy that could be overridden, so nothing stays to be told
+        for finding in rule.check(context)
+    )
+    severe = (replace(one, severity=cast(Severity, wanted.get(one.rule, one.severity))) for one in made)
+    return tuple(sorted(severe, key=lambda one: (one.rule, one.op, one.message)))
+
+
+def code_of(module_name: str) -> str:
+    """`PA501` of `precision_audit.rules.pa501_unused_rule`."""
+    return module_name.rpartition(".")[2].partition("_")[0].upper()
+
+
+def title(code: str) -> str:
+    """The rule's title, from the first line of its docstring."""
+    first = (listed()[code].__doc__ or "").strip().partition("\n")[0]
+    return first.removeprefix(code).strip(" .:")
+
+
+def found(
+    module_name: str,
+    severity: Severity,
+    op: Op | None,
+    message: str,
+    evidence: Evidence,
+    *,
+    remedy: str = "",
+    of: str = "",
+) -> Finding:
+    """A finding of the rule in `module_name` about an op; `of` tells several findings at one op apart."""
+    code = code_of(module_name)
+    key = op.key if op else ""
+    return Finding(
+        rule=code,
+        severity=severity,
+        op=key,
+        module=op.module if op else "",
+        message=message,
+        evidence=evidence,
+        source=op.source if op else None,
+        remedy=remedy,
+        fingerprint=fingerprint(code, key, of),
+    )
+
+
+def found_in_policy(
+    module_name: str, severity: Severity, rule: Rule, message: str, evidence: Evidence, *, remedy: str = ""
+) -> Finding:
+    """A finding about a rule of the policy file; its source is that file's line."""
+    file, _, line = rule.origin.rpartition(":")
+    made = found(module_name, severity, None, message, evidence, remedy=remedy, of=rule.name)
+    return replace(made, source=Source(file, int(line), "", f"name: {rule.name}"))
+
+
+def fingerprint(*parts: str) -> str:
+    """Names a finding across runs: from its rule and place, never from anything measured."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,166 @@
+"""The module that comes out: one or two FX graphs over one set of parameters.
+
+`Converted` holds parameters and buffers under the names of the original's state dict and a *side* per captured mode;
+`.train()` and `.eval()` switch between them. It trains, deep-copies, compiles with `torch.compile`, and its evaluation
+side exports again with `torch.export`. It is also how a captured graph is run unchanged, as the reference.
+
+It must never hold anything that ties it to this package at run time beyond this file: the code it runs is the
+generated code of its graphs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import linecache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from precision_audit.records import Mode, Plan
+
+_serial = itertools.count()
+
+
+@dataclass(frozen=True)
+class Side:
+    """One mode of a converted module: its graph, how inputs and outputs are nested, and the compiled code."""
+
+    graph: fx.Graph
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    run: Callable[..., tuple[Any, ...]]
+
+
+class Converted(nn.Module):
+    """A converted (or captured) model.
+
+    `graph` is the FX graph of the present mode; `plans` what was applied to each mode. Calling it takes what the
+    original took, positionally or by name, and returns the same structure, formats and shapes.
+    """
+
+    def __init__(
+        self,
+        state: nn.Module,
+        sides: Mapping[Mode, Side],
+        plans: Mapping[Mode, Plan] | None = None,
+        signature: inspect.Signature | None = None,
+        missing: str = "",
+    ) -> None:
+        super().__init__()
+        _adopt(self, state)
+        self._sides: dict[Mode, Side] = dict(sides)
+        self.plans: dict[Mode, Plan] = dict(plans or {})
+        self._signature = signature
+        self._missing = missing  # why the other mode could not be captured
+        self.copies: dict[str, tuple[str, torch.dtype]] = {}  # low copy → the parameter it is made from
+        self.training = "training" in self._sides
+        self.register_load_state_dict_post_hook(_refresh_copies)
+
+    @property
+    def graph(self) -> fx.Graph:
+        return self._side.graph
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        return tuple(self._sides)
+
+    @property
+    def _side(self) -> Side:
+        mode: Mode = "training" if self.training else "inference"
+        if mode not in self._sides:
+            other = "evaluation" if mode == "training" else "training"
+            why = f" ({self._missing})" if self._missing else ""
+            raise RuntimeError(
+                f"this module was captured in {other} mode only{why}; "
+                f"call .{'eval' if mode == 'training' else 'train'}() or convert with a policy of the other mode"
+            )
+        return self._sides[mode]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        side = self._side
+        flat = self._flatten(side.in_spec, args, kwargs)
+        return pytree.tree_unflatten(side.run(self, *flat), side.out_spec)
+
+    def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The flat inputs of the present graph for a call with `args` and `kwargs`."""
+        return self._flatten(self._side.in_spec, args, dict(kwargs))
+
+    def _flatten(self, in_spec: pytree.TreeSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        if spec == in_spec:
+            return flat
+        args, kwargs = self._arranged(in_spec, args, kwargs)
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        if spec != in_spec:
+            raise TypeError(f"called with {_outline(spec)}, but captured with {_outline(in_spec)}")
+        return flat
+
+    def _arranged(
+        self, in_spec: pytree.TreeSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same call with arguments positional or by name as they were when captured."""
+        positional, named = in_spec.child(0).num_children, list(in_spec.child(1).context or [])
+        values = dict(kwargs)
+        order = list(self._signature.parameters) if self._signature else []
+        for name, value in zip(order, args, strict=False):
+            values.setdefault(name, value)
+        if len(args) > len(order):
+            return args, {name: kwargs[name] for name in named if name in kwargs}
+        wanted = order[:positional]
+        if not all(name in values for name in [*wanted, *named]):
+            return args, kwargs
+        extra = set(values) - set(wanted) - set(named)
+        kept = {name: values[name] for name in extra if not self._is_default(name, values[name])}
+        return tuple(values[name] for name in wanted), {**{name: values[name] for name in named}, **kept}
+
+    def _is_default(self, name: str, value: Any) -> bool:
+        parameter = self._signature.parameters.get(name) if self._signature else None
+        return parameter is not None and parameter.default is value
+
+
+def side(graph: fx.Graph, in_spec: pytree.TreeSpec, out_spec: pytree.TreeSpec) -> Side:
+    """Compile a flat graph to a function of (module, *flat inputs)."""
+    return Side(graph, in_spec, out_spec, compile_graph(graph))
+
+
+def compile_graph(graph: fx.Graph) -> Callable[..., tuple[Any, ...]]:
+    """The generated code of `graph` as a function; its text is kept for tracebacks and for `torch.compile`."""
+    code = graph.python_code(root_module="self")
+    name = f"<precision_audit graph {next(_serial)}>"
+    linecache.cache[name] = (len(code.src), None, code.src.splitlines(keepends=True), name)
+    scope: dict[str, Any] = dict(code.globals)
+    exec(compile(code.src, name, "exec"), scope)
+    forward: Callable[..., tuple[Any, ...]] = scope["forward"]
+    return forward
+
+
+def _adopt(target: nn.Module, state: nn.Module) -> None:
+    """Take over the children, parameters, buffers and tensor constants of `state`."""
+    for name, child in state.named_children():
+        target.add_module(name, child)
+    for name, parameter in state._parameters.items():
+        target.register_parameter(name, parameter)
+    for name, buffer in state._buffers.items():
+        target.register_buffer(name, buffer, persistent=name not in state._non_persistent_buffers_set)
+    for name, value in vars(state).items():
+        if isinstance(value, torch.Tensor) or hasattr(value, "_type"):
+            object.__setattr__(target, name, value)
+
+
+def _refresh_copies(module: nn.Module, _incompatible: Any) -> None:
+    """After a checkpoint was loaded: bring the low copies of parameters up to date with their originals."""
+    assert isinstance(module, Converted)
+    with torch.no_grad():
+        for copy, (original, low) in module.copies.items():
+            module.get_buffer(copy).copy_(module.get_parameter(original).to(low))
+
+
+def _outline(spec: pytree.TreeSpec) -> str:
+    positional = spec.child(0).num_children
+    named = ", ".join(spec.child(1).context or [])
+    return f"{positional} positional arguments" + (f" and {named}" if named else "")

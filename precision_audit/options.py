@@ -1,0 +1,152 @@
+"""The options of the command line, one row each; `pyproject.toml` takes the same names.
+
+Takes nothing; gives the table, and a parser for one command made from it. An option of later work has `later` set: it
+is known, so that typing it says "not available in this version" instead of "unknown", and it is never accepted
+silently.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+from precision_audit.records import InputError
+
+Kind = Literal["text", "list", "flag"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    key: str  # long name without dashes: `fail-on`
+    help: str
+    metavar: str = ""
+    short: str = ""
+    kind: Kind = "text"
+    choices: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()  # choices that are not available yet; ("*",) when the whole option is not
+    in_file: bool = True  # may stand in pyproject.toml
+    path: bool = False  # in a file, relative to that file's folder
+
+
+COMMANDS = {
+    "audit": "audit MODEL and report (the default: `precision-audit MODEL` is the same)",
+    "convert": "convert MODEL and write the result to OUT, a .pt2 file or a folder",
+    "list": "show the rules, policies, devices, formats or ops that there are",
+}
+LATER_COMMANDS = ("search", "diff", "rule", "lint")
+
+OPTIONS = (
+    Option("policy", "which format where: a shipped name (`list policies`) or a YAML file", "NAME|FILE"),
+    Option("device", "what the plan is made for (`list devices`); else the policy's, else local", "NAME"),
+    Option("input", "an input of forward, made up from its shape, or the size of a named dimension; repeatable",
+           "[NAME=]SHAPE:FORMAT[:LOW..HIGH] | DIM=SIZE", kind="list"),
+    Option("checkpoint", "weights, strictly: every tensor of the model and none beside", "W.safetensors", path=True),
+    Option("calibration-data", "further inputs: arrays named as forward's arguments, samples along the first axis",
+           "FILE.npz|.safetensors", path=True),
+    Option("output-format", "what goes to stdout (full)",
+           choices=("full", "concise", "json", "markdown", "html", "sarif", "github"),
+           later=("html", "sarif", "github")),
+    Option("output", "also write the report there, format by suffix (.txt .json .md), repeatable; for convert also OUT",
+           "FILE", short="o", kind="list", path=True),
+    Option("show-graph", "print the FX graph as captured, or as converted", choices=("before", "after")),
+    Option("select", "report only findings whose rule begins so, repeatable", "PA4", kind="list"),
+    Option("ignore", "leave out findings whose rule begins so, repeatable", "PA4", kind="list"),
+    Option("fail-on", "lowest severity of a finding that makes the exit status 1 (error)",
+           choices=("error", "warning", "never")),
+    Option("exit-zero", "exit with 0 whatever was found; 2 stays for what cannot be used", kind="flag"),
+    Option("min-basis", "weakest evidence that counts", choices=("proved", "observed", "assumed"), later=("*",)),
+    Option("baseline", "report only what is new since this report", "FILE", later=("*",)),
+    Option("write-plan", "write the plan, to be reviewed and committed", "FILE", path=True),
+    Option("check-plan", "check a written plan against model and policy; status 1 if it fails", "FILE", path=True),
+    Option("apply-plan", "use a written plan instead of making one", "FILE", path=True),
+    Option("verbose", "list every op", short="v", kind="flag"),
+    Option("quiet", "no progress and no timing on stderr", short="q", kind="flag"),
+    Option("debug", "show the traceback of an error", kind="flag", in_file=False),
+    Option("config", "read [tool.precision-audit] there instead of looking for pyproject.toml", "FILE", in_file=False),
+    Option("isolated", "read no configuration file", kind="flag", in_file=False),
+)  # fmt: skip
+
+BY_KEY = {option.key: option for option in OPTIONS}
+
+_EPILOG = (
+    "MODEL is model.py, model.py:attr, package.module:attr or file.pt2. Auditing executes the model's Python file: "
+    "audit only code that you would run. A report goes to stdout, everything else to stderr. "
+    "Exit status: 0 clean, 1 findings at or above --fail-on or a failed check, 2 unusable input."
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see: {self.prog} --help")
+
+
+def parse(command: str, argv: Sequence[str]) -> dict[str, Any]:
+    """What was typed after the command, by option key; only what was typed. `model` or `what` is the positional."""
+    _refuse_unknown(argv)
+    given = vars(_parser(command).parse_args(list(argv)))
+    given = {key.replace("_", "-"): value for key, value in given.items()}
+    for key, value in given.items():
+        check(key, value, f"--{key}")
+    return given
+
+
+def check(key: str, value: Any, where: str) -> None:
+    """Refuse what belongs to later work, and rule prefixes that can match nothing."""
+    option = BY_KEY.get(key)
+    if option is None:
+        return
+    if "*" in option.later or value in option.later:
+        what = where if "*" in option.later else f"{where} {value}"
+        left = [choice for choice in option.choices if choice not in option.later and "*" not in option.later]
+        raise InputError(f"{what}: not available in this version{'; use ' + ', '.join(left) if left else ''}")
+    if key in ("select", "ignore"):
+        for prefix in (part for text in value for part in text.split(",")):
+            if prefix != "PA" and not (prefix.startswith("PA") and prefix[2:].isdigit()):
+                raise InputError(f"{where} {prefix}: no rule begins so; expected PA and digits, such as PA4 or PA402")
+
+
+def _parser(command: str) -> _Parser:
+    title = "precision-audit" if command == "audit" else f"precision-audit {command}"
+    lines = [f"  {name:8} {text}" for name, text in COMMANDS.items()]
+    description = COMMANDS[command] + ("\n\ncommands:\n" + "\n".join(lines) if command == "audit" else "")
+    parser = _Parser(
+        prog=title,
+        description=description,
+        epilog=_EPILOG,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if command == "list":
+        parser.add_argument("what", choices=("rules", "policies", "devices", "formats", "ops"))
+        parser.add_argument("--debug", action="store_true", help=BY_KEY["debug"].help)
+        return parser
+    parser.add_argument("model", metavar="MODEL")
+    for option in OPTIONS:
+        flags = [f"-{option.short}"] if option.short else []
+        later = " (not available in this version)" if "*" in option.later else ""
+        extra: dict[str, Any] = {"help": option.help + later, "dest": option.key.replace("-", "_")}
+        if option.kind == "flag":
+            extra["action"] = "store_true"
+        else:
+            extra |= {"action": "append"} if option.kind == "list" else {}
+            extra |= {"choices": option.choices} if option.choices else {"metavar": option.metavar}
+        parser.add_argument(*flags, f"--{option.key}", **extra)
+    if command == "audit":
+        parser.add_argument("--version", action="store_true", help="print the version")
+    return parser
+
+
+def _refuse_unknown(argv: Sequence[str]) -> None:
+    """argparse would take the value of a mistyped option for MODEL: name the option first."""
+    known = [f"--{option.key}" for option in OPTIONS] + ["--help", "--version"]
+    for word in argv:
+        if word == "--":
+            return
+        name = word.partition("=")[0]
+        if word.startswith("--") and name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise InputError(f"unknown option {name}; {f'did you mean {near[0]}?' if near else 'see --help'}")

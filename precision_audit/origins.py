@@ -1,0 +1,92 @@
+"""Whose format is it: literals that follow the example, and literals that are the user's own.
+
+Takes a captured graph and a second capture of the same model after `.double()`; gives the nodes whose format argument
+or float literal changed with it. Those follow the format that is chosen for the op; all others are kept as written.
+Never guesses: where the two captures differ in structure, nothing follows and the note says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
+
+# Literals that code writes as torch.finfo(x.dtype).min and the like.
+_LIMITS = frozenset(
+    value
+    for kind in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    for info in (torch.finfo(kind),)
+    for value in (info.max, info.min, info.eps, info.tiny, info.smallest_normal, info.max / 2, info.min / 2)
+)
+
+
+def has_literals(graph: fx.Graph) -> bool:
+    """Whether a second capture can tell anything: some op holds a float format or a format's limit as a literal."""
+    return any(_is_literal(leaf) for node in graph.nodes for leaf in _leaves(node))
+
+
+def as_double(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """`model.double()` and its inputs as fake tensors; the originals are neither copied nor changed."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+
+    def widen(tensor: torch.Tensor) -> torch.Tensor:
+        with fake:
+            kind = torch.float64 if tensor.is_floating_point() else tensor.dtype
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=tensor.device)
+
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None and id(parameter) not in memo:
+                memo[id(parameter)] = nn.Parameter(widen(parameter), parameter.requires_grad)
+        for buffer in module._buffers.values():
+            if buffer is not None and id(buffer) not in memo:
+                memo[id(buffer)] = widen(buffer)
+    # `memo` keeps deepcopy from copying the real tensors: each reference becomes its fake twin.
+    double = copy.deepcopy(model, memo)
+    inputs = pytree.tree_map_only(torch.Tensor, widen, (args, dict(kwargs)))
+    return double, inputs[0], inputs[1]
+
+
+def following(root: fx.GraphModule, double: Callable[[], fx.Graph], notes: list[str]) -> frozenset[fx.Node]:
+    """Nodes of `root` whose literals changed in the capture that `double` makes."""
+    try:
+        other = double()
+    except Exception as error:
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        notes.append(f"formats are taken as written: the model does not run in fp64 ({first[:160]})")
+        return frozenset()
+    ours, theirs = list(root.graph.nodes), list(other.nodes)
+    if [_shape_of(node) for node in ours] != [_shape_of(node) for node in theirs]:
+        notes.append("formats are taken as written: the model takes another path in fp64 (it asks for x.dtype)")
+        return frozenset()
+    return frozenset(mine for mine, twin in zip(ours, theirs, strict=True) if _literals(mine) != _literals(twin))
+
+
+def _shape_of(node: fx.Node) -> tuple[str, str]:
+    return node.op, str(node.target) if node.op == "call_function" else ""
+
+
+def _literals(node: fx.Node) -> list[Any]:
+    return [leaf for leaf in _leaves(node) if isinstance(leaf, (float, torch.dtype)) and leaf == leaf]
+
+
+def _leaves(node: fx.Node) -> list[Any]:
+    if node.op != "call_function" or node.target is operator.getitem:
+        return []
+    return [leaf for leaf in pytree.tree_leaves((node.args, dict(node.kwargs))) if not isinstance(leaf, fx.Node)]
+
+
+def _is_literal(leaf: Any) -> bool:
+    if isinstance(leaf, torch.dtype):
+        return leaf.is_floating_point
+    return isinstance(leaf, float) and leaf in _LIMITS

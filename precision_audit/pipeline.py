@@ -1,0 +1,173 @@
+"""The pipeline: capture → analyse → decide → plan → rewrite → verify → report.
+
+`audit` runs all of it on a copy and reports; `convert` also hands the module back. The user's module is never changed,
+and the converted one shares no parameter with it unless asked to.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from precision_audit import policy as policies
+from precision_audit.analyse import analyse
+from precision_audit.capture import Captured, capture, private_copy
+from precision_audit.comparing import compare
+from precision_audit.converted import Converted
+from precision_audit.hardware import device as device_named
+from precision_audit.planning import Planned, planned
+from precision_audit.records import Hardware, InputError, Mode, Plan, Policy, Report
+from precision_audit.reporting import assemble
+from precision_audit.rewrite import rewrite
+from precision_audit.runs import Batch
+
+Model = nn.Module | torch.export.ExportedProgram
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert` returns: the converted module, the report on it and the plan that made it."""
+
+    module: Converted
+    report: Report
+    plan: Plan
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The FX graph of the module's present mode."""
+        return self.module.graph
+
+
+def audit(
+    model: Model,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    policy: str | Path | Policy = "bf16-inference",
+    device: str | None = None,
+    calibration: Iterable[Any] | None = None,
+    dynamic_shapes: Any = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    steps: int = 3,
+    **options: Any,
+) -> Report:
+    """Audit `model` under `policy` and report; the model is not changed.
+
+    `args`, `kwargs`: example inputs. `calibration`: further inputs, each an `args` tuple or `(args, kwargs)`.
+    `dynamic_shapes`: as for `torch.export.export`. `loss(output)` gives a scalar. `optimizer` and `steps` belong to
+    training evidence, which is not collected yet. `options`: as for `convert`.
+
+    Raises InputError, in one line, for anything that cannot be used.
+    """
+    return convert(
+        model, args, kwargs, policy=policy, device=device, calibration=calibration, dynamic_shapes=dynamic_shapes,
+        loss=loss, optimizer=optimizer, steps=steps, **options,
+    ).report  # fmt: skip
+
+
+def convert(
+    model: Model,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    policy: str | Path | Policy = "bf16-inference",
+    device: str | None = None,
+    calibration: Iterable[Any] | None = None,
+    dynamic_shapes: Any = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    steps: int = 3,
+    verify: bool = True,
+    share_parameters: bool = False,
+    apply_plan: str | Path | Plan | None = None,
+    provenance: Mapping[str, str] | None = None,
+) -> Conversion:
+    """Convert `model` under `policy`; arguments as for `audit`.
+
+    The result is an `nn.Module` with the same state-dict keys, inputs and outputs; under a training policy it holds
+    fp32 parameters and switches between `.train()` and `.eval()`. With `share_parameters` it holds the model's own
+    parameters. `apply_plan` uses a plan that was written before instead of making one. `provenance` says where model,
+    weights and inputs came from, in the report's words.
+    """
+    args, kwargs = tuple(args), dict(kwargs or {})
+    chosen = policies.load(policy)
+    hardware, device_from = _device(device, chosen)
+    batches = _batches(args, kwargs, calibration)
+    original = private_copy(model) if isinstance(model, nn.Module) and not share_parameters else model
+    signature = inspect.signature(original.forward) if isinstance(original, nn.Module) else None
+
+    captures, missing = _captures(original, args, kwargs, chosen.mode, dynamic_shapes)
+    facts = analyse(captures[chosen.mode].graph, len(batches))
+    made = {mode: planned(each.graph, chosen, hardware, apply_plan) for mode, each in captures.items()}
+    converted = rewrite(
+        captures,
+        {mode: each.plan for mode, each in made.items()},
+        share_parameters=share_parameters,
+        signature=signature,
+        missing=missing,
+    )
+    verification = (
+        compare(original, captures, made, converted, chosen, hardware, batches, loss, signature) if verify else None
+    )
+    report = assemble(
+        captures[chosen.mode].graph, made[chosen.mode], facts, verification, chosen, hardware,
+        device_from, original, batches, provenance or {}, missing,
+    )  # fmt: skip
+    return Conversion(converted, report, made[chosen.mode].plan)
+
+
+def _device(name: str | None, policy: Policy) -> tuple[Hardware, str]:
+    """The device to plan for, and who named it."""
+    if name is not None:
+        return device_named(name), "given"
+    if policy.device:
+        return device_named(policy.device), "policy"
+    return device_named("local"), "default"
+
+
+def _batches(args: tuple[Any, ...], kwargs: dict[str, Any], calibration: Iterable[Any] | None) -> list[Batch]:
+    """The example first, then the calibration batches, each as (args, kwargs)."""
+    batches: list[Batch] = [(args, kwargs)]
+    for index, batch in enumerate(calibration or ()):
+        if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[0], tuple) and isinstance(batch[1], dict):
+            batches.append(batch)
+        elif isinstance(batch, (tuple, list)):
+            batches.append((tuple(batch), {}))
+        elif isinstance(batch, dict):
+            batches.append(((), batch))
+        elif isinstance(batch, torch.Tensor):
+            batches.append(((batch,), {}))
+        else:
+            raise InputError(
+                f"calibration batch {index} is a {type(batch).__name__}; expected a tuple of arguments, a dict of "
+                "keyword arguments, a tensor, or (args, kwargs)"
+            )
+    return batches
+
+
+def _captures(
+    model: Model, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode, dynamic_shapes: Any
+) -> tuple[dict[Mode, Captured], str]:
+    """The policy's mode, and for training the evaluation mode beside it; why that is missing, if it is."""
+    captures: dict[Mode, Captured] = {
+        mode: capture(model, args, kwargs, mode=mode, dynamic_shapes=dynamic_shapes)
+    }
+    missing = ""
+    if mode == "training" and isinstance(model, nn.Module):
+        try:
+            captures["inference"] = capture(model, args, kwargs, mode="inference", dynamic_shapes=dynamic_shapes)
+        except InputError as error:
+            missing = str(error)
+    elif mode == "training":
+        missing = "an exported program holds one mode"
+    return captures, missing
+
+
+__all__ = ["Conversion", "Planned", "audit", "convert"]

@@ -1,0 +1,79 @@
+"""Where a report's numbers come from: digests and versions.
+
+Takes a state dict, the text of a policy, calibration batches; gives `sha256:…` strings that are equal on every machine
+for equal content. Never reads a clock, a host name or a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from precision_audit.records import Plan
+
+
+def weights_digest(state: Mapping[str, Tensor]) -> str:
+    """Over every tensor's name, format, shape and bytes, sorted by name. Tensors without data (meta) count by shape."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        _add(digest, name, state[name])
+    return f"sha256:{digest.hexdigest()}"
+
+
+def text_digest(text: str) -> str:
+    """Line ends do not count, so that one policy file is one policy on every system."""
+    return f"sha256:{hashlib.sha256(text.replace(chr(13) + chr(10), chr(10)).encode()).hexdigest()}"
+
+
+def batches_digest(batches: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> str:
+    """Over the tensors and the plain values of every batch, in order; "" where there is no batch."""
+    digest, count = hashlib.sha256(), 0
+    for args, kwargs in batches:
+        for path, leaf in pytree.tree_flatten_with_path((tuple(args), dict(sorted(kwargs.items()))))[0]:
+            name = f"{count}{pytree.keystr(path)}"
+            if isinstance(leaf, Tensor):
+                _add(digest, name, leaf)
+            elif leaf is None or isinstance(leaf, bool | int | float | complex | str):
+                digest.update(f"{name}={leaf!r}\n".encode())
+        count += 1
+    return f"sha256:{digest.hexdigest()}" if count else ""
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """This package, Python, and what computes; an optional library that is absent is not listed. Imports none."""
+    found = [
+        ("precision-audit", _installed("precision-audit") or "not installed"),
+        ("python", platform.python_version()),
+    ]
+    found.append(("torch", str(torch.__version__)))
+    for name in ("torchao", "transformer-engine"):
+        if version := _installed(name):
+            found.append((name, version))
+    return tuple(found)
+
+
+def emulated(plan: Plan, device: str = "cpu") -> tuple[str, ...]:
+    """Formats whose arithmetic is imitated where the verification runs: fp8 has no kernels on a CPU."""
+    return ("fp8",) if plan.swaps and device == "cpu" else ()
+
+
+def _add(digest: Any, name: str, tensor: Tensor) -> None:
+    digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    if tensor.is_meta or tensor.numel() == 0 or type(tensor).__name__ == "FakeTensor":
+        return
+    flat = tensor.detach().cpu().resolve_conj().contiguous().reshape(-1)
+    digest.update(flat.view(torch.uint8).numpy().data)
+
+
+def _installed(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

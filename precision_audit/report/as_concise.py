@@ -1,0 +1,26 @@
+"""The report in lines that tools read: one per finding, `file:line: RULE severity [BASIS] text`, then the verdict.
+
+Takes a `Report`; gives no table and no remedy. Findings are never grouped, so that each place has its line.
+"""
+
+from __future__ import annotations
+
+from precision_audit.records import Report
+from precision_audit.report import phrases, tables
+
+SUFFIXES = (".log",)
+
+
+def render(report: Report, *, verbose: bool = False, color: bool = False) -> str:
+    """One line per finding and one for the verdict; `verbose` and `color` change nothing here."""
+    lines = [
+        f"{each.location}: {each.rule} {each.severity} [{each.basis}] {each.text}"
+        for each in tables.entries(report, verbose=True)
+    ]
+    lines.extend(f"{row[0]}: {row[1]} is above the limit {row[3]}" for row in _failures(report))
+    lines.append(f"{phrases.path(report.meta.model)}: {report.verdict}   {report.summary}")
+    return "\n".join(lines) + "\n"
+
+
+def _failures(report: Report) -> list[tuple[str, str, str, str, str]]:
+    return [row for row in tables.verification_rows(report, verbose=True) if row[4] == "FAIL"]

@@ -1,0 +1,104 @@
+"""How reports write numbers, sizes, paths and lists of names; one way for all formats.
+
+Takes plain values, gives strings. Never rounds a number to zero and never writes an absolute path.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from precision_audit.records import Op, Source
+
+_STYLES = {"good": "32", "bad": "31;1", "warn": "33", "quiet": "2", "strong": "1"}  # ANSI SGR codes
+_INDEX = re.compile(r"(?<![^./])\d+(?![^./])")  # a whole component of a module path: the 3 of layers.3.fc1
+
+
+def figure(value: float | None, short: bool = False) -> str:
+    """Two digits: 2.0e-3, 0, inf; - for what was not measured. `short`, for limits, writes 1e-2 and not 1.0e-2."""
+    if value is None:
+        return "-"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa.removesuffix('.0') if short else mantissa}e{int(exponent)}"
+
+
+def share(value: float | None) -> str:
+    """A share as a percentage that is never rounded to none."""
+    if value is None:
+        return "-"
+    return "0 %" if value == 0 else f"{value:.2%}".replace("%", " %") if value >= 5e-5 else "< 0.01 %"
+
+
+def amount(value: int) -> str:
+    """1.20 M, 768, 25.56 M, 7.24 G."""
+    for unit, factor in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if value >= factor:
+            return f"{value / factor:.2f} {unit}"
+    return str(value)
+
+
+def size(count: int) -> str:
+    return f"{count} bytes" if count < 1000 else f"{amount(count)}B"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def path(file: str) -> str:
+    """Relative to the working directory, from `site-packages` on, or the bare name: reports name no machine."""
+    if not os.path.isabs(file):
+        return file
+    relative = os.path.relpath(file)
+    if not relative.startswith(os.pardir):
+        return relative
+    _, found, rest = file.rpartition(f"site-packages{os.sep}")
+    return rest if found else os.path.basename(file)
+
+
+def location(source: Source | None, otherwise: str) -> str:
+    return f"{path(source.file)}:{source.line}" if source else otherwise
+
+
+def label(op: Op, alone: bool) -> str:
+    """What a reader calls an op: its module where that holds no other op, else module/op, at the root the op's name."""
+    if not op.module:
+        return op.op
+    return op.module if alone else f"{op.module}/{op.op}"
+
+
+def names(labels: Iterable[str], width: int = 0) -> str:
+    """`conv1, conv2`, `relu x3`, `layers.*.fc1 x12`; cut with … where a width is given."""
+    counts = Counter(labels)
+    patterns: dict[str, list[str]] = {}
+    for name in counts:
+        patterns.setdefault(_INDEX.sub("*", name), []).append(name)
+    items = []
+    for pattern, members in patterns.items():
+        total = sum(counts[name] for name in members)
+        if len(members) > 1 and pattern.strip("*./"):
+            items.append(f"{pattern} x{total}")
+        else:
+            items.extend(name if counts[name] == 1 else f"{name} x{counts[name]}" for name in members)
+    return _cut(items, width)
+
+
+def paint(text: str, style: str, color: bool) -> str:
+    return f"\033[{_STYLES[style]}m{text}\033[0m" if color and text else text
+
+
+def _cut(items: Sequence[str], width: int) -> str:
+    text = ", ".join(items)
+    if not width or len(text) <= width:
+        return text
+    for kept in range(len(items) - 1, 0, -1):
+        text = ", ".join(items[:kept]) + "…"
+        if len(text) <= width:
+            return text
+    # one name alone is too long: its end says more than its beginning
+    return "…" + items[0][-(width - 2) :] + ("…" if len(items) > 1 else "")

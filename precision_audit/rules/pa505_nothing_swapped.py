@@ -1,0 +1,56 @@
+"""PA505 nothing swapped though fp8 was asked
+
+What it does: reports a policy with an fp8-eligible rule under which not one linear of the model was swapped.
+Why it is a hazard: the model runs in bf16 or fp16 under a name that says fp8, and nothing else would show it. It is
+not faster, and a measurement of it says nothing about fp8.
+What to do: see why each linear was refused (PA401, PA306); pad the sizes, change the policy, or drop fp8 from its name.
+References: silent fall-back has been reported of several fp8 libraries when a size or an import was wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from precision_audit.records import Evidence, Finding
+from precision_audit.rules import Context, Example, found_in_policy
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def check(context: Context) -> Iterator[Finding]:
+    asking = [rule for rule in context.policy.rules if rule.classification == "fp8-eligible"]
+    if not asking or context.swaps:
+        return
+    linears = sum(1 for op in context.computed() if op.op == "linear")
+    reasons = Counter(refusal.reason for refusal in context.refusals)
+    commonest = min(reasons, key=lambda reason: (-reasons[reason], reason), default="no rule made a linear eligible")
+    yield found_in_policy(
+        __name__,
+        "warning",
+        asking[0],
+        f"fp8 was asked for and nothing swapped: {linears} linears, {len(context.refusals)} refused ({commonest})",
+        Evidence(
+            "PROVED", f"{len(context.refusals)} refusals", (("linears", linears), ("refused", len(context.refusals)))
+        ),
+        remedy="pad the sizes that are refused, or use a policy without fp8",
+    )
+
+
+def bad() -> Example:
+    return _example(width=10)  # PA505
+
+
+def good() -> Example:
+    return _example(width=16)
+
+
+def _example(width: int) -> Example:
+    import torch
+    from torch import nn
+
+    model: nn.Module = nn.Sequential(nn.Linear(32, width), nn.ReLU())
+    args: tuple[Any, ...] = (torch.randn(16, 32),)
+    return Example(model, args, policy="fp8-training-hopper")

@@ -1,0 +1,151 @@
+"""One word about a model, and why; the steps that follow from it.
+
+Takes findings, the plan and the verification; gives the verdict, the summary line behind it and the next commands.
+Never softens: the rules are these, in this order.
+
+NOT READY            a finding of severity error that the plan does not resolve; or the verification failed, an output
+                     or gradient above its limit, a model that raised, a shape check that did not pass.
+NOT ENOUGH EVIDENCE  nothing was run (no weights, or no inputs); the inputs were made up by the tool; an op is in no
+                     table, so that its hazards are unknown; fp8 was asked for and no linear was swapped; the reference
+                     is NaN, or differs from itself by as much as a limit allows.
+READY WITH CHANGES   a warning that the plan does not resolve, or a swap that holds only while the user keeps a
+                     condition on a size (`B % 16 == 0`).
+READY                none of these; notes do not count.
+
+A failure outranks missing evidence: what was seen to break is broken, whatever else is unknown.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from precision_audit.records import Finding, Graph, Plan, Policy, Severity, Verdict, Verification
+
+_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+_BACKEND_MODULES = {"torchao": "Float8Linear", "transformer_engine": "te.Linear"}
+
+
+def judge(
+    findings: tuple[Finding, ...],
+    graph: Graph,
+    plan: Plan,
+    verification: Verification | None,
+    policy: Policy,
+    *,
+    made_up: str | bool = "",
+) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict and its reasons. `made_up` is true (or not empty) where the inputs' values are the tool's own."""
+    open_ones = [finding for finding in findings if not finding.resolved]
+    broken = _failures(open_ones, verification)
+    missing = _missing(graph, plan, verification, policy, made_up)
+    if broken:
+        return "NOT READY", tuple(broken)
+    if missing:
+        return "NOT ENOUGH EVIDENCE", tuple(missing)
+    changes = [f"{condition} must hold" for condition in _conditions(plan)]
+    if changes or any(finding.severity == "warning" for finding in open_ones):
+        return "READY WITH CHANGES", tuple(changes)
+    return "READY", ()
+
+
+def summary(
+    verdict: Verdict, reasons: tuple[str, ...], findings: tuple[Finding, ...], plan: Plan, policy: Policy
+) -> str:
+    """`0 errors, 1 warning, 1 note   Float8Linear: 1 of 2 linears   why`; what the plan resolves is not counted."""
+    counts = [
+        _count(sum(each.severity == severity and not each.resolved for each in findings), severity)
+        for severity in _SEVERITIES
+    ]
+    resolved = sum(each.resolved for each in findings)
+    parts = [", ".join(counts) + (f" ({resolved} more resolved by the plan)" if resolved else "")]
+    if asks_for_swaps(policy):
+        backends = sorted(
+            {swap.backend for swap in plan.swaps} | {rule.backend for rule in policy.rules if rule.backend}
+        )
+        modules = ", ".join(_BACKEND_MODULES.get(name, name) for name in backends)
+        total = len(plan.swaps) + len(plan.refusals)
+        parts.append(f"{modules}: {len(plan.swaps)} of {_count(total, 'linear')}")
+    if verdict in ("NOT READY", "NOT ENOUGH EVIDENCE"):
+        parts.extend(reasons[:2])
+    return "   ".join(parts)
+
+
+def next_steps(
+    verdict: Verdict,
+    reasons: tuple[str, ...],
+    findings: tuple[Finding, ...],
+    *,
+    model: str,
+    policy: str,
+    made_up: str | bool = "",
+    failed: str = "",
+) -> tuple[str, ...]:
+    """What to type or do next, the first one a command. `failed` is the op at which both models part."""
+    command = f"{shlex.quote(model)} --policy {shlex.quote(policy)}"
+    steps: list[str] = []
+    if verdict in ("READY", "READY WITH CHANGES"):
+        steps.append(f"precision-audit convert {command} -o out/")
+    elif made_up:
+        steps.append(f"precision-audit {command} --input SHAPE:DTYPE[:LOW..HIGH], or define example_inputs in the file")
+    elif verdict == "NOT READY":
+        steps.append(f"precision-audit {command} -v")
+    else:
+        steps.append(f"precision-audit {command} --checkpoint W.safetensors")
+    if failed:
+        steps.append(f"keep {failed} high (a rule `class: keep-…` before the one that lowered it), then audit again")
+    wanted = [each for each in findings if each.severity == "error" and not each.resolved and each.remedy]
+    steps.extend(f"{each.rule} {each.module or each.op}: {each.remedy}" for each in wanted[:3])
+    return tuple(steps)
+
+
+def shapes_refused(text: str) -> bool:
+    """Whether a shape check failed; "not checked: why", where a size depends on data, is neither pass nor failure."""
+    return text not in ("", "pass") and not text.startswith("not checked")
+
+
+def asks_for_swaps(policy: Policy) -> bool:
+    return any(rule.backend for rule in policy.rules)
+
+
+def _failures(open_ones: list[Finding], verification: Verification | None) -> list[str]:
+    found = sorted({finding.rule for finding in open_ones if finding.severity == "error"})
+    reasons = [f"unresolved {', '.join(found)}"] if found else []
+    if verification is None or verification.passed:
+        return reasons
+    above = [each.name for each in verification.outputs if not each.passed]
+    gradients = [each.name for each in verification.gradients if not each.passed]
+    if above:
+        reasons.append(f"{', '.join(above[:3])} above the limit")
+    if gradients:
+        reasons.append(f"{_count(len(gradients), 'gradient')} above the limit")
+    if shapes_refused(verification.shapes):
+        reasons.append("shapes refused by the device's kernels")
+    if not (above or gradients or shapes_refused(verification.shapes)):
+        reasons.append("verification failed")
+    return reasons
+
+
+def _missing(
+    graph: Graph, plan: Plan, verification: Verification | None, policy: Policy, made_up: str | bool
+) -> list[str]:
+    reasons = []
+    if verification is None:
+        reasons.append("nothing was run")
+    elif verification.noise >= 1:
+        reasons.append("the reference differs from itself by as much as the limit, or is NaN")
+    if made_up:
+        reasons.append("inputs made up by the tool")
+    unknown = sorted({op.op for op in graph.ops if op.kind == "unknown"})
+    if unknown:
+        reasons.append(f"{_count(len(unknown), 'op')} in no table: {', '.join(unknown[:3])}")
+    if asks_for_swaps(policy) and not plan.swaps:
+        reasons.append("fp8 asked for and nothing swapped")
+    return reasons
+
+
+def _conditions(plan: Plan) -> list[str]:
+    return sorted({condition for swap in plan.swaps for condition in swap.constraints})
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,159 @@
+"""The terminal screen where it differs from the golden one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from precision_audit.records import Comparison, Decision, Fold, Plan, Predicted, Report
+from precision_audit.report import as_full
+from tests.report import sample
+
+
+def _lines(report: Report, **options: Any) -> list[str]:
+    return as_full.render(report, **options).splitlines()
+
+
+def _verified(**changes: Any) -> Report:
+    return replace(sample.report(), verification=replace(sample.verification(), **changes))
+
+
+def _planned(**changes: Any) -> Report:
+    return replace(sample.report(), plan=replace(sample.plan(), **changes))
+
+
+def test_verbose_lists_every_op() -> None:
+    lines = _lines(sample.report(), verbose=True)
+    for decision in sample.decisions():
+        assert any(line.startswith(f"{decision.op} ") for line in lines)
+    assert any("reference: bitwise equal to itself" in line for line in lines)
+    assert any(re.fullmatch(r"output, SQNR +50\.7 dB +- +-", line) for line in lines)
+
+
+def test_a_failure_names_figure_limit_and_first_op() -> None:
+    output = replace(sample.verification().outputs[0], relative_l2=0.5, passed=False, nonfinite=3, flip_rate=0.25)
+    report = _verified(passed=False, outputs=(output,), first_parting="fc2/linear#0", notes=("something else",))
+    lines = _lines(report)
+    assert any(re.fullmatch(r"output, relative L2 +5\.0e-1 +2\.7e-3 +1e-2 +FAIL", line) for line in lines)
+    assert any(re.fullmatch(r"output, not finite +3 +- +0 in reference", line) for line in lines)
+    assert any(re.fullmatch(r"output, argmax changed +25\.00 % +- +-", line) for line in lines)
+    assert "first op at which both part: fc2/linear#0 (examples/01_mnist_cnn.py:34)" in lines
+    assert "something else" in lines
+
+
+def test_a_refused_shape_is_told_in_full() -> None:
+    lines = _lines(_verified(passed=False, shapes="fc1: Expected self.size(1) to be divisible by 16"))
+    assert any(re.fullmatch(r"CUDA shapes, fwd\+bwd, B=64 +fail +- +- +FAIL", line) for line in lines)
+    assert "shapes: fc1: Expected self.size(1) to be divisible by 16" in lines
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("bitwise on the example; bitwise on a perturbed input", False),
+        ("bitwise on the example; 1e-06 on another", True),
+    ],
+)
+def test_agreement_with_eager_is_news_only_where_it_is_not_bitwise(text: str, shown: bool) -> None:
+    assert (f"captured against eager: {text}" in _lines(_verified(captured_against_eager=text))) == shown
+
+
+def test_shapes_that_depend_on_data_are_said_not_to_be_checked() -> None:
+    lines = _lines(_verified(shapes="not checked: M depends on data"))
+    assert any(re.fullmatch(r"CUDA shapes, fwd\+bwd, B=64 +not checked +- +-", line) for line in lines)
+    assert "shapes: not checked: M depends on data" in lines
+
+
+def test_many_outputs_are_cut_but_never_a_failing_one() -> None:
+    def output(index: int) -> Comparison:
+        return Comparison(f"output[{index}]", index * 1e-4, 0, 9, 1, 0, 0, None, None, 1e-2, index != 3)
+
+    lines = _lines(_verified(outputs=tuple(output(index) for index in range(30))))
+    shown = [line.split(",")[0] for line in lines if line.startswith("output[")]
+    assert shown == ["output[3]", "output[26]", "output[27]", "output[28]", "output[29]"]
+    assert any(re.match(r"25 more outputs +pass", re.sub(r" {2,}", "  ", line)) for line in lines)
+
+
+def test_the_worst_gradient_is_worst_against_its_own_limit() -> None:
+    strict = replace(sample.verification().gradients[0], name="strict", relative_l2=0.09, limit=0.1)
+    lines = _lines(_verified(gradients=(strict, *sample.verification().gradients)))
+    assert any(line.startswith("worst gradient (strict)") for line in lines)
+
+
+def test_folds_and_copies_are_counted() -> None:
+    folds = (Fold("fc1.weight", "bf16"), Fold("fc2.weight", "bf16", ("fc2/linear#0",), True, 2560))
+    expected = (
+        "casts: 2 of activations, 2 of parameters, 2 parameters stored in bf16 once, 1 of them beside the original "
+        "(2.56 kB more); torch.autocast makes 10"
+    )
+    assert expected in _lines(_planned(folds=folds))
+
+
+def test_what_is_predicted_is_said_to_be() -> None:
+    predicted = Predicted(1e-3, 2e-3, 1e-5, 4000)
+    report = _planned(predicted=predicted, environment=(("torch.backends.cuda.matmul.allow_tf32", "false"),))
+    assert not any("predicted" in line for line in _lines(report))
+    assert any(
+        line.startswith("predicted, not measured: 0.001 s against 0.002 s") for line in _lines(report, verbose=True)
+    )
+    assert "environment: torch.backends.cuda.matmul.allow_tf32=false" in _lines(report)
+
+
+def test_findings_that_differ_by_op_are_one_entry() -> None:
+    first = sample.findings()[1]
+    found = tuple(
+        replace(first, op=f"layers.{i}.fc/linear#0", module=f"layers.{i}.fc", message=f"layers.{i}.fc: pad K")
+        for i in range(4)
+    )
+    lines = _lines(replace(sample.report(), findings=found))
+    assert sum("PA402" in line for line in lines) == 1
+    assert any(line.endswith("[PROVED]  layers.*.fc x4: pad K") for line in lines)
+    assert sum("PA402" in line for line in _lines(replace(sample.report(), findings=found), verbose=True)) == 4
+
+
+def test_errors_come_first_and_a_finding_without_a_line_is_placed_by_its_module() -> None:
+    note, warning = sample.findings()
+    error = replace(note, rule="PA301", severity="error", source=None, resolved=True, remedy="keep it high")
+    lines = _lines(replace(sample.report(), findings=(note, warning, error)))
+    order = [line for line in lines if re.search(r" PA\d{3} ", line)]
+    assert [re.findall(r"PA\d+", line)[0] for line in order] == ["PA301", "PA402", "PA401"]
+    assert order[0].startswith("fc2: PA301 error   [PROVED]")
+    assert "  fix: keep it high (the plan does this)" in lines
+
+
+def test_long_reasons_are_wrapped_not_cut() -> None:
+    reason = " ".join(f"word{i}" for i in range(40))
+    report = replace(sample.report(), decisions=(Decision("fc1/linear#0", "follow", "bf16", reason),))
+    text = as_full.render(report)
+    assert all(f"word{i}" in text for i in range(40))
+    assert max(len(line) for line in text.splitlines() if "word" in line) <= 120
+
+
+def test_several_batches_and_notes_of_the_capture() -> None:
+    report = sample.report()
+    meta = replace(report.meta, batches=5)
+    lines = _lines(replace(report, meta=meta, graph=replace(report.graph, notes=("one branch was not seen",))))
+    assert lines[2].endswith("1 batch from example_inputs, 5 batches in all")
+    assert lines[3] == "note: one branch was not seen"
+
+
+@pytest.mark.parametrize("color", [True, False])
+def test_colour_only_when_asked(color: bool) -> None:
+    text = as_full.render(sample.report(), color=color)
+    assert ("\033[" in text) == color
+    plain = re.sub(r"\033\[[\d;]*m", "", text)
+    assert plain == as_full.render(sample.report())
+
+
+def test_not_verified() -> None:
+    assert "not verified: the model was not run" in _lines(replace(sample.report(), verification=None))
+
+
+def test_plan_without_swaps_has_no_linears() -> None:
+    plan = Plan("p", "training", "fp32", "bf16", (), ())
+    assert "casts: 0 of activations, 0 of parameters; torch.autocast makes 10" in _lines(
+        replace(sample.report(), plan=plan)
+    )

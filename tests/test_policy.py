@@ -1,0 +1,339 @@
+"""Policies: what is read, what is refused and in which words, and the shipped ones."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch
+import yaml
+
+from precision_audit import ops, policy
+from precision_audit.records import InputError, Policy, Predicate
+
+HEADER = "name: mine\nmode: inference\nformats: {high: fp32, low: bf16}\n"
+REST = "  - {name: rest, class: follow}\n"
+
+
+def _rules(*lines: str) -> str:
+    return HEADER + "rules:\n" + "".join(f"  - {line}\n" for line in lines) + REST
+
+
+def test_every_key_is_read() -> None:
+    text = """
+name: everything
+description: all keys at once
+mode: training
+formats: {high: fp32, low: fp16}
+device: h100
+keep_io_types: no
+swap: eligible
+hazards: {PA203: error, PA301: off}
+tolerances: {relative_l2: 1e-2, "relative_l2:logits": 0.5, gradient_relative_l2: 3.0e-1}
+environment: {torch.backends.cuda.matmul.allow_tf32: true, CUBLAS_WORKSPACE_CONFIG: ":4096:8"}
+rules:
+  - {name: tiny, op: layer_norm, where: {eps: {max: 1e-7}}, class: keep-fp32}
+  - name: linears
+    op: [linear]
+    kind: [KIND]
+    module: ["a.*", b]
+    module_type: Linear
+    where: {k: {multiple_of: 16, min: 32, max: 4096}}
+    class: fp8-eligible
+    recipe: tensorwise
+  - {name: pinned, module: c, class: "pin:bf16"}
+  - {name: rest, class: follow}
+"""
+    row = ops.row("linear")
+    assert row is not None
+    made = policy.parse(text.replace("KIND", row.kind), "p.yaml")
+    assert (made.name, made.mode, made.high, made.low, made.device) == (
+        "everything",
+        "training",
+        "fp32",
+        "fp16",
+        "h100",
+    )
+    assert (made.keep_io_types, made.swap, made.casts, made.autocast) == (False, "eligible", "shared", "")
+    assert dict(made.hazards) == {"PA203": "error", "PA301": "off"}
+    assert dict(made.tolerances) == {"relative_l2": 0.01, "relative_l2:logits": 0.5, "gradient_relative_l2": 0.3}
+    assert dict(made.environment) == {
+        "torch.backends.cuda.matmul.allow_tf32": "true",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    }
+    tiny, linears, pinned, rest = made.rules
+    assert tiny.where == (Predicate("eps", maximum=1e-7),) and tiny.origin == "p.yaml:13"
+    assert (linears.op, linears.module, linears.module_type) == (("linear",), ("a.*", "b"), ("Linear",))
+    assert linears.where == (Predicate("k", 16, 32, 4096),) and linears.origin == "p.yaml:14"
+    assert (linears.backend, linears.recipe) == ("torchao", "tensorwise")
+    assert (pinned.classification, pinned.backend, rest.classification) == ("pin:bf16", "", "follow")
+    assert policy.load(made) is made
+
+
+# text, line of the error, words that it must contain
+BAD = [
+    ("", 1, ["empty", "rules"]),
+    ("# nothing but a comment\n", 1, ["empty"]),
+    ("just words\n", 1, ["a mapping"]),
+    ("name: x\nrules: [\n", 3, ["not valid YAML"]),
+    ("name: x\n\tmode: y\n", 2, ["not valid YAML"]),
+    ("name: x\nmode: training\nname: y\n", 3, ["name", "written twice", "line 1"]),
+    (HEADER + "rules: !!python/object/apply:os.system [ls]\n", 4, ["rules", "not allowed"]),
+    (HEADER + "rules: &a [*a]\n", 4, ["rules", "contains itself"]),
+    (HEADER + "ruls: []\n", 4, ["unknown key 'ruls'", "did you mean rules?"]),
+    (HEADER + "rules: []\n", 4, ["rules", "empty"]),
+    (HEADER + "rules: {name: a}\n", 4, ["rules", "a list of rules"]),
+    ("mode: inference\nrules:\n" + REST, 1, ["name is missing"]),
+    ("name: x\nformats: {high: fp32, low: bf16}\nrules:\n" + REST, 1, ["mode is missing", "inference or training"]),
+    ("name: x\nmode: inference\nrules:\n" + REST, 1, ["formats is missing", "high: fp32"]),
+    ("name: x\nmode: inference\nformats: {high: fp32}\nrules:\n" + REST, 3, ["formats is missing"]),
+    (HEADER.replace("inference", "inferrence") + "rules:\n" + REST, 2, ["mode", "did you mean inference?"]),
+    (HEADER.replace("bf16", "bf61") + "rules:\n" + REST, 3, ["formats.low", "did you mean bf16?"]),
+    (HEADER.replace("bf16", "fp32") + "rules:\n" + REST, 3, ["low fp32 is not smaller than high fp32"]),
+    (HEADER.replace("bf16", "fp64") + "rules:\n" + REST, 3, ["not smaller"]),
+    (HEADER + "keep_io_types: perhaps\nrules:\n" + REST, 4, ["keep_io_types", "true or false"]),
+    (HEADER + "device: h1000\nrules:\n" + REST, 4, ["device", "did you mean h100?"]),
+    (HEADER + "casts: per_consumer\nrules:\n" + REST, 4, ["per_consumer without autocast"]),
+    (HEADER + "swap: worth-it\nrules:\n" + REST, 4, ["swap", "eligible"]),
+    (HEADER + "hazards: {PA1: error}\nrules:\n" + REST, 4, ["hazards.PA1", "PA203"]),
+    (HEADER + "hazards: {PA101: fatal}\nrules:\n" + REST, 4, ["hazards.PA101", "error, warning, note, off"]),
+    (HEADER + "tolerances: {relative_l3: 1}\nrules:\n" + REST, 4, ["did you mean relative_l2?"]),
+    (HEADER + "tolerances: {relative_l2: small}\nrules:\n" + REST, 4, ["'small' is no number"]),
+    (HEADER + "tolerances: {relative_l2: -1}\nrules:\n" + REST, 4, ["too small"]),
+    (HEADER + "tolerances: {relative_l2: .nan}\nrules:\n" + REST, 4, ["no number"]),
+    (
+        HEADER + "environment: {torch.backends.cudnn.alow_tf32: true}\nrules:\n" + REST,
+        4,
+        ["did you mean", "allow_tf32"],
+    ),
+    (HEADER + "environment: {torch.backends.cudnn.allow_tf32: 3}\nrules:\n" + REST, 4, ["true, false"]),
+    (_rules("{name: a, ops: linear, class: follow}"), 5, ["rules[0].ops", "did you mean op?"]),
+    (_rules("{op: linear, class: follow}"), 5, ["rules[0]", "name is missing"]),
+    (_rules("{name: a, op: linear}"), 5, ["rules[0]", "class is missing", "keep-<high>"]),
+    (_rules("{name: a, op: linear, class: [follow]}"), 5, ["rules[0].class", "a list"]),
+    (_rules("{name: a, op: {b: c}, class: follow}"), 5, ["rules[0].op", "a mapping"]),
+    (_rules("{name: a, op: lineer, class: follow}"), 5, ["unknown op 'lineer'", "did you mean linear?"]),
+    (_rules("{name: a, op: relu_, class: follow}"), 5, ["unknown op 'relu_'", "in-place"]),
+    (_rules("{name: a, op: 'convv*', class: follow}"), 5, ["no op fits 'convv*'"]),
+    (_rules("{name: a, kind: nonsense, class: follow}"), 5, ["unknown kind 'nonsense'"]),
+    (_rules("{name: a, module: 'a[', class: follow}"), 5, ["bad glob 'a['", "never closed"]),
+    (_rules("{name: a, module: 'a]', class: follow}"), 5, ["bad glob", "without '['"]),
+    (_rules("{name: a, module: '', class: follow}"), 5, ["rules[0].module", "empty"]),
+    (_rules("{name: a, module: [], class: follow}"), 5, ["rules[0].module", "empty"]),
+    (_rules("{name: a, op: linear, class: follows}"), 5, ["rules[0].class", "follow"]),
+    (_rules("{name: a, op: linear, class: safe-in-fp16}"), 5, ["does not fit formats low: bf16", "safe-in-bf16"]),
+    (_rules("{name: a, op: linear, class: keep-bf16}"), 5, ["does not fit formats high: fp32", "keep-fp32"]),
+    (_rules("{name: a, op: linear, class: 'pin:bf17'}"), 5, ["unknown format", "did you mean bf16?"]),
+    (_rules("{name: a, op: linear, class: inherit}"), 5, ["inherit", "autocast"]),
+    (_rules("{name: a, op: linear, class: follow, recipe: rowwise}"), 5, ["recipe beside class follow"]),
+    (_rules("{name: a, op: linear, class: follow, backend: torchao}"), 5, ["backend beside class follow"]),
+    (_rules("{name: a, op: linear, class: fp8-eligible, backend: torchoa}"), 5, ["did you mean torchao?"]),
+    (_rules("{name: a, op: linear, class: fp8-eligible, recipe: rowise}"), 5, ["did you mean rowwise?"]),
+    (_rules("{name: a, op: conv2d, class: fp8-eligible}"), 5, ["matches no linear"]),
+    (_rules("{name: a, module: b, class: fp8-eligible}"), 5, ["matches no linear", "op: linear"]),
+    (_rules("{name: a, op: linear, class: follow, promote: true}"), 5, ["promote beside class follow"]),
+    (_rules("{name: a, op: linear, where: {k: {min: 8, max: 4}}, class: follow}"), 5, ["min 8 is above max 4"]),
+    (_rules("{name: a, op: linear, where: {k: {multiple_of: 0}}, class: follow}"), 5, ["multiple_of", "at least 1"]),
+    (_rules("{name: a, op: linear, where: {k: {multiple_of: 1.5}}, class: follow}"), 5, ["no whole number"]),
+    (_rules("{name: a, op: linear, where: {k: {equals: 1, max: 2}}, class: follow}"), 5, ["equals beside a bound"]),
+    (_rules("{name: a, op: linear, where: {k: {}}, class: follow}"), 5, ["where.k", "nothing given"]),
+    (_rules("{name: a, op: linear, where: {k: 16}, class: follow}"), 5, ["where.k", "multiple_of"]),
+    (_rules("{name: a, op: linear, where: {}, class: follow}"), 5, ["where", "nothing given"]),
+    (_rules("{name: a, op: layer_norm, where: {epsilon: {max: 1}}, class: follow}"), 5, ["no argument", "eps"]),
+    (_rules("{name: a, op: linear, class: follow}", "{name: a, op: mm, class: follow}"), 6, ["'a' is taken by line 5"]),
+    (_rules("{name: a, class: follow}"), 5, ["'a' matches every op", "at the end"]),
+    (_rules("{name: a, module: '*', op: ['*'], class: follow}"), 5, ["matches every op"]),
+    (HEADER + "rules:\n  - {name: a, op: linear, class: follow}\n", 5, ["no rule matches every op", "catch-all"]),
+    ("name: x\nextends: bf16-inference\nrules:\n" + REST, 4, ["'rest' matches every op", "extends"]),
+    ("name: x\nextends: bf16-inferenze\n", 2, ["extends", "did you mean bf16-inference?"]),
+    ("name: x\nextends: no/such/file.yaml\n", 2, ["extends", "no such file"]),
+    ("name: x\nextends: fp8-training-hopper\n", 2, ["one level", "bf16-training"]),
+    ("name: x\nextends: bf16-inference\nformats: {low: fp16}\n", None, ["bf16-inference.yaml:", "safe-in-fp16"]),
+    (HEADER + "autocast: cpu\nrules:\n" + REST, 6, ["follow", "autocast", "inherit"]),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "words"), BAD, ids=[str(i) for i in range(len(BAD))])
+def test_each_mistake_is_one_line_that_names_place_and_remedy(text: str, line: int | None, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        policy.parse(text, "p.yaml")
+    message = str(caught.value)
+    assert "\n" not in message
+    if line is not None:
+        assert message.startswith(f"p.yaml:{line}:"), message
+    for word in words:
+        assert word in message
+
+
+def test_op_of_a_kind_that_the_rule_excludes_is_refused() -> None:
+    linear, relu = ops.row("linear"), ops.row("relu")
+    assert linear is not None and relu is not None and linear.kind != relu.kind
+    with pytest.raises(InputError, match=r"p.yaml:5: rules\[0\]\.op.*linear is of kind"):
+        policy.parse(_rules(f"{{name: a, op: linear, kind: {relu.kind}, class: follow}}"), "p.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("bf16-inferense", ["unknown policy", "did you mean bf16-inference?"]),
+        ("nowhere/mine.yaml", ["no such file"]),
+        ("mine.yml", ["no such file", "bf16-inference"]),
+    ],
+)
+def test_unknown_policies(name: str, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        policy.load(name)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_bytes(b"\xff\xfe\x00name")
+    with pytest.raises(InputError, match="cannot be read"):
+        policy.load(path)
+
+
+def test_extends_puts_own_rules_first_and_merges_mappings_key_by_key(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(
+        HEADER.replace("mine", "base")
+        + "device: a100\ntolerances: {relative_l2: 0.5, flip_rate: 0.25}\nhazards: {PA101: note, PA102: off}\n"
+        + "environment: {A_VARIABLE: one}\nrules:\n  - {name: b, op: mm, class: safe-in-bf16}\n"
+        + REST
+    )
+    child = tmp_path / "child.yaml"
+    child.write_text(
+        "name: child\nextends: base.yaml\nmode: training\ntolerances: {relative_l2: 0.125}\n"
+        "hazards: {PA102: error}\nrules:\n  - {name: c, op: mm, class: keep-fp32}\n"
+    )
+    made = policy.load(child)
+    assert [rule.name for rule in made.rules] == ["c", "b", "rest"]
+    assert made.rules[0].origin == f"{child}:7" and made.rules[1].origin == f"{tmp_path / 'base.yaml'}:9"
+    assert (made.name, made.mode, made.device, made.low) == ("child", "training", "a100", "bf16")
+    assert dict(made.tolerances) == {"relative_l2": 0.125, "flip_rate": 0.25}
+    assert dict(made.hazards) == {"PA101": "note", "PA102": "error"}
+    assert dict(made.environment) == {"A_VARIABLE": "one"}
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"a": "a.yaml"}, "cannot extend itself"),
+        ({"a": "b.yaml", "b": "a.yaml"}, "circle: a.yaml -> b.yaml -> a.yaml"),
+        ({"a": "b.yaml", "b": "c.yaml", "c": "b.yaml"}, "circle: a.yaml -> b.yaml -> c.yaml -> b.yaml"),
+        ({"a": "b.yaml", "b": "c.yaml", "c": ""}, "one level"),
+    ],
+)
+def test_extends_in_circles_or_chains_is_refused(tmp_path: Path, files: dict[str, str], words: str) -> None:
+    for name, parent in files.items():
+        extends = f"extends: {parent}\n" if parent else ""
+        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\n{extends}{HEADER.partition(chr(10))[2]}")
+    with pytest.raises(InputError, match=words) as caught:
+        policy.load(tmp_path / "a.yaml")
+    assert "a.yaml:2: extends" in str(caught.value)
+
+
+def test_the_digest_is_of_what_is_said_not_of_where() -> None:
+    text = _rules("{name: a, op: linear, class: safe-in-bf16}")
+    same = policy.parse("# a comment\n\n" + text, "elsewhere.yaml")
+    assert policy.parse(text).digest == same.digest
+    assert policy.parse(text.replace("op: linear", "op: mm")).digest != same.digest
+    assert policy.parse(text + "tolerances: {relative_l2: 0.5}\n").digest != same.digest
+
+
+# --- the shipped policies -------------------------------------------------------------------------------------------
+
+EXPECTED = {  # name: mode, high, low, autocast, device
+    "fp32": ("training", "fp32", "bf16", "", ""),
+    "bf16-inference": ("inference", "fp32", "bf16", "", ""),
+    "bf16-inference-stream-high": ("inference", "fp32", "bf16", "", ""),
+    "fp16-inference": ("inference", "fp32", "fp16", "", ""),
+    "bf16-training": ("training", "fp32", "bf16", "", ""),
+    "fp16-training": ("training", "fp32", "fp16", "", ""),
+    "fp8-training-hopper": ("training", "fp32", "bf16", "", "h100"),
+    "amp-cuda-bf16": ("training", "fp32", "bf16", "cuda", ""),
+    "amp-cuda-fp16": ("training", "fp32", "fp16", "cuda", ""),
+    "amp-cpu-bf16": ("training", "fp32", "bf16", "cpu", ""),
+    "amp-cpu-fp16": ("training", "fp32", "fp16", "cpu", ""),
+}
+
+
+def test_shipped_lists_all() -> None:
+    assert set(policy.shipped()) == set(EXPECTED)
+    assert list(policy.shipped()) == sorted(policy.shipped())
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_shipped_policy_loads_and_fits_the_schema(name: str) -> None:
+    made = policy.load(name)
+    assert made.name == name
+    assert (made.mode, made.high, made.low, made.autocast, made.device) == EXPECTED[name]
+    assert made.casts == ("per_consumer" if made.autocast else "shared")
+    assert made.description and all(rule.shipped for rule in made.rules)
+    assert re.fullmatch(rf"{name}\.yaml:\d+", made.rules[0].origin)
+    text = (policy.folder() / f"{name}.yaml").read_text()
+    jsonschema.validate(yaml.safe_load(text), policy.schema())
+
+
+def test_the_schema_is_one_and_refuses_what_load_refuses() -> None:
+    schema = policy.schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert "scaled_dot_product_attention" in str(schema)
+    for text in (
+        HEADER + "ruls: []\n",
+        _rules("{name: a, op: linear}"),
+        _rules("{name: a, op: lineer, class: follow}"),
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(yaml.safe_load(text), schema)
+
+
+def test_the_wheel_carries_the_policies_where_they_are_looked_for() -> None:
+    project = Path(policy.__file__).parent.parent / "pyproject.toml"
+    if not project.is_file():
+        pytest.skip("installed from a wheel")
+    build = tomllib.loads(project.read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert build["force-include"] == {"policies": "precision_audit/shipped_policies"}
+    assert policy.folder() in (project.parent / "policies", Path(policy.__file__).parent / "shipped_policies")
+
+
+@pytest.mark.parametrize(("name", "key"), [("amp-cuda-bf16", "AutocastCUDA"), ("amp-cpu-bf16", "AutocastCPU")])
+def test_amp_policies_name_exactly_what_torch_registers(name: str, key: str) -> None:
+    if torch.__version__.split("+")[0] != "2.13.0":
+        pytest.skip("the lists are those of torch 2.13")
+    registered = {
+        entry.removeprefix("aten::").partition(".")[0] + "." + (entry.partition(".")[2] or "default")
+        for entry in torch._C._dispatch_get_registrations_for_dispatch_key(key)
+        if entry.startswith("aten::")
+    }
+    named = set(_overloads(policy.load(name)))
+    if key == "AutocastCUDA":  # registered in builds with cuDNN only
+        named.discard("_cudnn_rnn.default")
+    assert named == registered
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_amp_policies_differ_by_format_only(device: str) -> None:
+    def told(low: str) -> list[tuple[str, ...]]:
+        rules = policy.load(f"amp-{device}-{low}").rules
+        return [(rule.name, rule.classification.replace(low, "low"), *rule.op, str(rule.promote)) for rule in rules]
+
+    assert told("bf16") == told("fp16")
+
+
+def _overloads(made: Policy) -> list[str]:
+    """`name.overload` of every op a policy names; a bare name stands for its one overload without an `out`."""
+    names: list[str] = []
+    for rule in made.rules:
+        for pattern in rule.op:
+            base, _, overload = pattern.partition(".")
+            packet = getattr(torch.ops.aten, base)
+            if overload:
+                names.append(pattern)
+                continue
+            plain = [o for o in packet.overloads() if not any(a.is_out for a in getattr(packet, o)._schema.arguments)]
+            assert len(plain) == 1, f"{pattern} is ambiguous"
+            names.append(f"{base}.{plain[0]}")
+    return names
