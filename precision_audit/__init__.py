@@ -5,11 +5,41 @@
     report = pa.audit(model, args, policy="fp16-inference")
     result = pa.convert(model, args, policy="fp8-training-hopper")  # result.module, .graph, .report, .plan
 
-Importing this package imports neither torchao nor TransformerEngine.
+Importing this package imports neither torch nor torchao nor TransformerEngine: what is named here is loaded when it is
+first used, so that the command line answers `--help` at once.
 """
 
-from precision_audit.pipeline import Conversion, audit, convert
-from precision_audit.policy import load as load_policy
-from precision_audit.records import InputError, Report
+from __future__ import annotations
 
-__all__ = ["Conversion", "InputError", "Report", "audit", "convert", "load_policy"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from precision_audit.pipeline import Conversion, audit, convert
+    from precision_audit.policy import load as load_policy
+    from precision_audit.records import InputError, Report
+    from precision_audit.saving import load, save
+
+_HOME = {
+    "audit": ("pipeline", "audit"),
+    "convert": ("pipeline", "convert"),
+    "Conversion": ("pipeline", "Conversion"),
+    "load_policy": ("policy", "load"),
+    "InputError": ("records", "InputError"),
+    "Report": ("records", "Report"),
+    "load": ("saving", "load"),
+    "save": ("saving", "save"),
+}
+
+__all__ = ["Conversion", "InputError", "Report", "audit", "convert", "load", "load_policy", "save"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOME[name]
+    return getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -183,9 +183,13 @@ def _merge(work: Work) -> None:
     ab, ba = np.where(swap, work.ba, work.ab), np.where(swap, work.ab, work.ba)
     pair, index = np.unique(a * work.lean.size + b, return_inverse=True)
     work.a, work.b = pair // work.lean.size, pair % work.lean.size
-    work.ab, work.ba = np.bincount(index, ab, pair.size), np.bincount(index, ba, pair.size)
+    work.ab, work.ba = _sums(index, ab, pair.size), _sums(index, ba, pair.size)
     _keep(work, (work.a != work.b) & ((work.ab > 0) | (work.ba > 0)))
 
 
 def _keep(work: Work, kept: Bools) -> None:
     work.a, work.b, work.ab, work.ba = work.a[kept], work.b[kept], work.ab[kept], work.ba[kept]
+
+
+def _sums(index: Ints, values: Floats, size: int) -> Floats:
+    return np.bincount(index, values, size).astype(np.float64, copy=False)

@@ -18,6 +18,15 @@ from precision_audit.records import Hardware, Mode, Op, Policy, Tensor
 # Kinds of the op table that run on matrix units.
 MATRIX_KINDS = frozenset({"matmul", "conv", "attention", "rnn"})
 
+# Settings of a policy's environment under which fp32 products run on tf32 units.
+_TF32 = frozenset(
+    {
+        ("torch.backends.cuda.matmul.allow_tf32", "true"),
+        ("torch.backends.cuda.matmul.fp32_precision", "tf32"),
+        ("torch.backends.fp32_precision", "tf32"),
+    }
+)
+
 
 def op_seconds(
     op: Op,
@@ -74,7 +83,7 @@ def elements(tensor: Tensor) -> int:
 
 def peak_of(hardware: Hardware, format_: str) -> float:
     """FLOP/s of matrix products in a format; that of fp32 where the device has no unit for it."""
-    family = format_.partition("_")[0]  # fp8 of fp8_e4m3
+    family = format_.partition("_")[0]  # fp8 of fp8_e4m3fn
     found = {name: peak for name, peak in hardware.peaks if name in (format_, family, "fp32")}
     return found.get(format_) or found.get(family) or found["fp32"]
 
@@ -83,15 +92,7 @@ def compute_format(policy: Policy) -> str:
     """The peak that fp32 products reach under the policy's environment: "tf32" where it is switched on, else ""."""
     if policy.high != "fp32":
         return ""
-    for key, value in policy.environment:
-        name = key.rpartition(".")[2]
-        if (
-            (name == "allow_tf32" and value.lower() in ("true", "1"))
-            or (name == "fp32_precision" and value == "tf32")
-            or (name in ("float32_matmul_precision", "set_float32_matmul_precision") and value in ("high", "medium"))
-        ):
-            return "tf32"
-    return ""
+    return "tf32" if any(setting in _TF32 for setting in policy.environment) else ""
 
 
 def _runs(matrix: bool, mode: Mode) -> int:

@@ -132,6 +132,11 @@ class _Edges(NamedTuple):
     auxiliaries: int
 
 
+class _Readers(NamedTuple):
+    counts: Ints  # by group
+    node: Ints  # group after group
+
+
 def _tied(problem: Problem) -> tuple[Ints, int]:
     size = problem.high.size
     if not len(problem.ties):
@@ -163,8 +168,15 @@ def _edges(problem: Problem, node: Ints, nodes: int) -> _Edges:
     second = np.zeros(part.size, dtype=np.bool_)
     second[1:] = part[1:] == part[:-1]
     up = (way[part] == UP) | second
-    star = _stars(source[part], charge[part], up, count[part], reader[_ragged(start[part], count[part])], nodes)
-    return _Edges(*(np.concatenate(pair) for pair in zip(three[:4], star[:4], strict=True)), star.auxiliaries)
+    readers = _Readers(count[part], reader[_ragged(start[part], count[part])])
+    star = _stars(source[part], readers, charge[part], up, nodes)
+    return _Edges(
+        np.concatenate([three.tail, star.tail]),
+        np.concatenate([three.head, star.head]),
+        np.concatenate([three.capacity, star.capacity]),
+        np.concatenate([three.kind, star.kind]),
+        star.auxiliaries,
+    )
 
 
 def _triangles(source: Ints, first: Ints, second: Ints, charge: Floats) -> _Edges:
@@ -175,8 +187,9 @@ def _triangles(source: Ints, first: Ints, second: Ints, charge: Floats) -> _Edge
     return _Edges(tail, head, np.tile(charge / 2, 6), np.full(tail.size, KINDS.index("triangle"), dtype=np.int8), 0)
 
 
-def _stars(source: Ints, charge: Floats, up: Bools, count: Ints, reader: Ints, nodes: int) -> _Edges:
+def _stars(source: Ints, readers: _Readers, charge: Floats, up: Bools, nodes: int) -> _Edges:
     """A plain edge where one reader is left, else an auxiliary node between the source and its readers."""
+    count, reader = readers
     owner = np.repeat(np.arange(source.size), count)
     shared = np.flatnonzero(count > 1)
     auxiliary = np.full(source.size, -1)

@@ -33,9 +33,7 @@ class _Given(NamedTuple):
     hint: tuple[int, ...]
 
 
-def formats_made(
-    op: Op, operands: Sequence[Tensor], device: str = "cpu", autocast: str = ""
-) -> tuple[str, ...] | None:
+def formats_made(op: Op, operands: Sequence[Tensor], device: str = "cpu", autocast: str = "") -> tuple[str, ...] | None:
     """Formats of the outputs of `op` on operands of these formats and sizes, None if it cannot be run without data.
     `autocast` is the low format of a torch.autocast region on `device` around it, "" for none."""
     given = tuple(

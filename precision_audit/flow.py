@@ -27,6 +27,7 @@ _LIMIT = 2.0**29
 # Of a component's bound: capacity left below it is noise. The first round leaves 1e-5, the second 1e-10.
 _NOISE = 1e-9
 _ROUNDS = 6
+_NOTHING = 1e-200  # a bound below it would overflow the scale
 
 
 @dataclass(slots=True)
@@ -44,8 +45,9 @@ def minimum_cut(lean: Floats, a: Ints, b: Ints, ab: Floats, ba: Floats) -> Bools
     """Labels of the cheapest cut: `lean` is cost(high) - cost(low), `ab` is paid when a is high and b low."""
     size = lean.size
     edges = coo_array((np.ones(a.size), (a, b)), shape=(size, size))
-    components, component = connected_components(edges, directed=False)
-    residual = _residual(lean, a, b, ab, ba, component)
+    components, found = connected_components(edges, directed=False)
+    component: Ints = found.astype(np.int64)
+    residual = _residual(lean, (a, b), (ab, ba), component)
     supply = np.bincount(component, np.maximum(-lean, 0.0), components)
     demand = np.bincount(component, np.maximum(lean, 0.0), components)
     bound = np.minimum(supply, demand)
@@ -58,8 +60,9 @@ def minimum_cut(lean: Floats, a: Ints, b: Ints, ab: Floats, ba: Floats) -> Bools
     return low[:size]
 
 
-def _residual(lean: Floats, a: Ints, b: Ints, ab: Floats, ba: Floats, component: Ints) -> _Residual:
+def _residual(lean: Floats, ends: tuple[Ints, Ints], capacity: tuple[Floats, Floats], component: Ints) -> _Residual:
     size = lean.size
+    (a, b), (ab, ba) = ends, capacity
     vertex = np.arange(size)
     source, sink = np.full(size, size), np.full(size, size + 1)
     none = np.zeros(size)
@@ -68,13 +71,13 @@ def _residual(lean: Floats, a: Ints, b: Ints, ab: Floats, ba: Floats, component:
     left = np.concatenate([ab, ba, np.maximum(-lean, 0.0), none, np.maximum(lean, 0.0), none])
     owner = component[np.concatenate([a, b, vertex, vertex, vertex, vertex])]
     order = np.lexsort((head, tail))
-    return _Residual(size + 2, tail[order], head[order], left[order], owner[order].astype(np.int64))
+    return _Residual(size + 2, tail[order], head[order], left[order], owner[order])
 
 
 def _augment(residual: _Residual, bound: Floats) -> Floats:
     """Send what flows at the scale that `bound` (the most that can still flow, by component) allows; gives the bound
     that is left."""
-    active = bound > 0
+    active = bound > _NOTHING
     scale = np.where(active, _LIMIT / max(1, int(active.sum())) / np.where(active, bound, 1.0), 0.0)
     component = residual.component
     capacity = np.floor(np.minimum(residual.left, bound[component]) * scale[component]).astype(np.int32)
@@ -87,7 +90,7 @@ def _augment(residual: _Residual, bound: Floats) -> Floats:
     residual.left = np.maximum(residual.left - flow.data * unit[component], 0.0)
     low = _reaches_sink(residual, capacity > flow.data)
     crossing = ~low[residual.tail] & low[residual.head]
-    return np.bincount(component[crossing], residual.left[crossing], bound.size)
+    return np.bincount(component[crossing], residual.left[crossing], bound.size).astype(np.float64, copy=False)
 
 
 def _reaches_sink(residual: _Residual, open_: Bools) -> Bools:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from precision_audit import ops
 from precision_audit.formats import is_float
@@ -25,9 +26,9 @@ _STATE_KINDS = frozenset({"parameter", "buffer", "constant"})
 
 @dataclass(slots=True)
 class Labels:
-    """`demand[i]` of op i. `ties` are pairs of op numbers with one label. `known` ops are high before any cut. `folded`
-    are parameters whose other formats are made once, not at run time. Mixed operands, as (op, value): `lenient` ones are
-    known high and read uncast; `rigid` ones must be read high, since the op's other statistics are."""
+    """`demand[i]` of op i. `ties` are pairs of op numbers with one label. `known` ops are high before any cut.
+    `folded` are parameters whose other formats are made once, not at run time. Mixed operands, as (op, value):
+    `lenient` ones are known high and read uncast; `rigid` ones must be read high, like the op's other statistics."""
 
     demand: list[str]
     ties: list[tuple[int, int]]
@@ -99,10 +100,10 @@ def _told_its_format(op: Op, reads: Readings) -> bool:
 def _ties(reads: Readings) -> list[tuple[int, int]]:
     """Pairs of ops with one label: alias classes, storages, and strided views with what they view."""
     graph = reads.graph
-    pairs = []
+    pairs: list[tuple[int, int]] = []
     for members in (*graph.aliases, *graph.storages):
         numbers = [reads.maker[value] for value in members if value in reads.maker and is_float_value(reads, value)]
-        pairs.extend(zip(numbers, numbers[1:], strict=False))
+        pairs.extend(pairwise(numbers))
     for position, op in enumerate(graph.ops):
         if op.op == "as_strided" and op.operands and is_float_value(reads, op.operands[0].value):
             pairs.append((position, reads.maker[op.operands[0].value]))
@@ -182,7 +183,7 @@ def _read_mixed(made: Labels, reads: Readings) -> None:
                 mixed.setdefault(reader.position, []).append(value)
             elif reader.need == "stays":
                 strict.add(reader.position)
-    pinned = set()
+    pinned: set[int] = set()
     for position, values in mixed.items():
         makers = [reads.maker[value] for value in values]
         if all(maker in made.known or maker in made.folded for maker in makers):

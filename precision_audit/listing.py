@@ -6,8 +6,7 @@ policy is listed without a change here.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tabulate import tabulate
@@ -47,27 +46,31 @@ def _devices() -> str:
 def _formats() -> str:
     from precision_audit import formats
 
-    return _records(formats.FORMATS.values())
+    columns = ("name", "bits", "exponent_bits", "mantissa_bits", "max_finite", "min_normal", "min_subnormal")
+    return _records(formats.FORMATS.values(), {name: name.replace("_", " ") for name in columns} | {
+        "unit_roundoff": "unit roundoff", "consecutive": "exact integers to", "overflow": "cast beyond the largest",
+    })  # fmt: skip
 
 
 def _ops() -> str:
     from precision_audit import ops
 
-    return _records(ops.OPS.values())
+    columns = {
+        "name": "op", "kind": "kind", "arithmetic": "arithmetic", "default": "default", "cuda": "autocast cuda",
+        "cpu": "autocast cpu", "acc_cuda": "sums in, cuda", "acc_cpu": "sums in, cpu", "flops": "flops",
+        "depth": "reduction depth", "cuda_bf16": "cuda bf16", "cuda_fp16": "cuda fp16", "cpu_bf16": "cpu bf16",
+        "cpu_fp16": "cpu fp16",
+    }  # fmt: skip
+    kernels = "kernels, forward then backward: y there is one, n there is none, ? not known, - no gradient or no float"
+    return _records(ops.OPS.values(), columns) + f"\n\n{kernels}"
 
 
-def _records(records: Iterable[Any]) -> str:
-    """A table with one column per field that holds plain values."""
-    rows = list(records)
-    names = [field.name for field in dataclasses.fields(rows[0])]
-    return _table([[_cell(getattr(row, name)) for name in names] for row in rows], names)
+def _records(records: Iterable[Any], columns: Mapping[str, str]) -> str:
+    """A table of some fields, by field name and heading."""
+    return _table([[_cell(getattr(row, name)) for name in columns] for row in records], columns.values())
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    if isinstance(value, tuple | list | frozenset | set):
-        return " ".join(str(entry) for entry in (sorted(value) if isinstance(value, set | frozenset) else value))
     if isinstance(value, float):
         return f"{value:.6g}"
     return "" if value is None else str(value)

@@ -7,7 +7,7 @@ their formats, because another operand makes a promoting op compute in the same 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from precision_audit import cost
@@ -15,7 +15,7 @@ from precision_audit.formats import bytes_of, is_float
 from precision_audit.labels import CAPTURED, Labels
 from precision_audit.promotion import promoted, promotes, writes_in_place
 from precision_audit.reading import Reader, Readings, promoting_operands
-from precision_audit.records import Cast, Fold, Op, Policy, Tensor
+from precision_audit.records import Cast, Fold, Op, Plan, Policy, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,15 @@ def place(reads: Readings, labels: Labels, runs: Sequence[str], policy: Policy) 
 
 def made_format(tensor: Tensor, runs: str, policy: Policy) -> str:
     """Format of an output of an op that runs in `runs`: only what was captured high changes."""
-    return tensor.format if runs == CAPTURED or tensor.format != policy.high else runs
+    return tensor.format if runs in ("", CAPTURED) or tensor.format != policy.high else runs
+
+
+def unmet(
+    reads: Readings, labels: Labels, runs: Sequence[str], policy: Policy, plan: Plan
+) -> Iterator[tuple[str, str, str, str]]:
+    """Readers that a plan leaves without the format they need: value, reader, need and what it would read. `runs` is
+    "" for an op without a format of its own (it compares), which is not judged."""
+    return _Placer(reads, labels, runs, policy).unmet(plan)
 
 
 class _Placer:
@@ -134,3 +142,31 @@ class _Placer:
     def _result(self, op: Op, position: int) -> str:
         tensor = next(tensor for tensor in op.outputs if is_float(tensor.format))
         return made_format(tensor, self._runs[position], self._policy)
+
+    # checking ------------------------------------------------------------------------------------------------------
+
+    def unmet(self, plan: Plan) -> Iterator[tuple[str, str, str, str]]:
+        stored = {fold.value: fold.to for fold in plan.folds if not fold.copy}
+        made_beside: list[Cast | Fold] = [*plan.casts, *(fold for fold in plan.folds if fold.copy)]
+        read = {(key, each.value): each.to for each in made_beside for key in each.consumers}
+        for value, readers in self._reads.readers.items():
+            made = stored.get(value) or self._made(value)
+            for reader in readers:
+                if reader.need != "output" and not self._runs[reader.position]:
+                    continue
+                need = self._reads.tensors[value].format if reader.need == "stays" else self._need(value, reader)
+                has = read.get((reader.key, value), made)
+                if need and has != need and not self._promoted_to_result(reader, read, stored):
+                    yield value, reader.key, need, has
+
+    def _promoted_to_result(self, reader: Reader, read: dict[tuple[str, str], str], stored: dict[str, str]) -> bool:
+        if reader.need != "match":
+            return False
+        op = self._reads.graph.ops[reader.position]
+        if not promotes(op) or writes_in_place(op):
+            return False
+        formats = [
+            read.get((op.key, each)) or stored.get(each) or self._made(each)
+            for each in promoting_operands(op, self._reads.tensors)
+        ]
+        return promoted(formats) == self._result(op, reader.position)

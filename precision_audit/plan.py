@@ -82,30 +82,24 @@ def settle(decisions: Iterable[Decision], made: Plan) -> tuple[Decision, ...]:
     formats, swapped = dict(made.formats), {swap.op for swap in made.swaps}
     refused = {refusal.op: refusal for refusal in made.refusals}
     fed = {key for cast in made.casts for key in cast.consumers}
-    return tuple(_settled(each, formats, swapped, refused, fed, made) for each in decisions)
+    return tuple(
+        _settled(each, formats.get(each.op, ""), refused.get(each.op), each.op in fed, made)
+        if each.op not in swapped
+        else each
+        for each in decisions
+    )
 
 
-def _settled(
-    decision: Decision,
-    formats: Mapping[str, str],
-    swapped: set[str],
-    refused: Mapping[str, Refusal],
-    fed: set[str],
-    made: Plan,
-) -> Decision:
-    runs = formats.get(decision.op, "")
+def _settled(decision: Decision, runs: str, refusal: Refusal | None, fed: bool, made: Plan) -> Decision:
     asked = decision.chosen
     if asked.startswith("fp8"):
-        if decision.op in swapped:
-            return decision
-        refusal = refused.get(decision.op)
-        why = f"{refusal.backend}: {refusal.reason}" if refusal else "no swap in the plan"
-        return replace(decision, chosen=runs or made.low, reason=f"fp8 refused by {why}")
+        why = f"backend {refusal.backend}: {refusal.reason}" if refusal else "the plan has no swap"
+        return replace(decision, chosen=runs or made.low, reason=f"{why}; {decision.reason}")
     if not runs or runs == asked:
         return decision
     if asked:
         reason = f"plan: shares memory or is read as captured, so it stays {runs} ({decision.reason} asked for {asked})"
-    elif decision.op in fed:
+    elif fed:
         reason = f"plan: {runs} saves more than the cast of its input costs"
     else:
         reason = "plan: a cast would cost more"

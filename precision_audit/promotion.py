@@ -17,14 +17,12 @@ from precision_audit.records import Op
 
 # Elementwise arithmetic, comparisons, and ops that join tensors. In place, the other operands may have any float format
 # and the result keeps the written tensor's.
-PROMOTING = frozenset(
-    """
-    add sub rsub mul div floor_divide fmod remainder pow atan2 hypot copysign xlogy logaddexp logaddexp2
-    maximum minimum fmax fmin clamp clamp_min clamp_max addcmul addcdiv
-    eq ne lt le gt ge
-    where cat concat concatenate stack hstack vstack
-    """.split()
+_NAMES = (
+    "add sub rsub mul div floor_divide fmod remainder pow atan2 hypot copysign xlogy logaddexp logaddexp2"
+    " maximum minimum fmax fmin clamp clamp_min clamp_max addcmul addcdiv eq ne lt le gt ge"
+    " where cat concat concatenate stack hstack vstack"
 )
+PROMOTING = frozenset(_NAMES.split())
 
 # Reads its source in any format: the write converts.
 CONVERTING_WRITES = frozenset({"copy_", "copy"})

@@ -18,7 +18,6 @@ import inspect
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -37,6 +36,7 @@ from precision_audit.saved_texts import loader_text, readme_text
 
 SCHEMA = 1
 PROGRAM, WEIGHTS, LOADER, README = "model.pt2", "model.safetensors", "load.py", "README.md"
+PLANS = ("plan.yaml", "plan.inference.yaml", "plan.training.yaml")
 _PACKAGES = ("precision-audit", "torch", "torchao", "safetensors")
 
 
@@ -66,7 +66,7 @@ def save(
     facts["model"] = _source_from(model, path) if swapped else ""
     program = None if swapped else reexport.program_of(module, args, kwargs)
     if path.suffix == ".pt2" and program is not None:
-        inside = {name: _plan_text(each) for name, each in plans.items()}
+        inside = {name: plan_file.text(each) for name, each in plans.items()}
         inside[atomic.MANIFEST] = json.dumps({"tool": atomic.TOOL, **facts}, indent=2, sort_keys=True)
         atomic.write_file(path, lambda file: _export(program, file, inside))
         return path
@@ -129,7 +129,7 @@ def _load_swapped(
     kwargs: Mapping[str, Any] | None,
 ) -> nn.Module:
     """Load the weights, capture, apply the plan of each mode."""
-    names = sorted(name for name in manifest["files"] if name.startswith("plan."))
+    names = [name for name in PLANS if name in manifest["files"]]
     atomic.check_digests(path, manifest, (WEIGHTS, *names))
     checkpoint.load(original, path / WEIGHTS)
     plans = {plan.mode: plan for plan in (plan_file.read(path / name) for name in names)}
@@ -187,13 +187,6 @@ def _plan_name(mode: Mode, plan: Plan) -> str:
     return "plan.yaml" if mode == plan.mode else f"plan.{mode}.yaml"
 
 
-def _plan_text(plan: Plan) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "plan.yaml"
-        plan_file.write(plan, file)
-        return file.read_text(encoding="utf-8")
-
-
 def _source_from(model: str, folder: Path) -> str:
     """`model` with its file relative to the folder, so that both can be moved together."""
     file, colon, attribute = model.partition(":")
@@ -218,8 +211,9 @@ def _check_fit(path: Path, plan: Plan, graph: Graph) -> None:
     """All that the plan names has to be there: a changed source is told apart from a bad file."""
     known = {op.key for op in graph.ops} | {value for op in graph.ops for value in op.values}
     named = [key for key, _ in plan.formats] + [swap.op for swap in plan.swaps]
-    for each in (*plan.casts, *plan.folds):
-        named += [each.value, *(key for key in each.consumers if not key.startswith("output:"))]
+    read = [(each.value, each.consumers) for each in plan.casts] + [(each.value, each.consumers) for each in plan.folds]
+    for value, consumers in read:
+        named += [value, *(key for key in consumers if not key.startswith("output:"))]
     if missing := sorted({key for key in named if key not in known}):
         raise InputError(
             f"{path}: the plan names {missing[0]}, which this model has not ({len(missing)} in all): "

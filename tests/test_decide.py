@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from precision_audit import decide as decide_module
-from precision_audit import ops, policy
+from precision_audit import policy
 from precision_audit.decide import Decided, decide
-from precision_audit.policy_match import Matcher
 from precision_audit.records import (
     Decision,
     Evidence,
@@ -25,7 +23,7 @@ from precision_audit.records import (
     Swap,
     Tensor,
 )
-from tests.backends.graphs import LINEAR, entering, graph, linear, state
+from tests.backends.graphs import entering, graph, linear, state
 
 CPU = Hardware("here", "", "", (("fp32", 1.0), ("bf16", 2.0)), 1.0, 0.0, "", "cpu")
 GPU = Hardware("there", "", "9.0", (("fp32", 1.0), ("bf16", 2.0), ("fp8", 4.0)), 1.0, 0.0, "", "cuda")
@@ -259,7 +257,7 @@ def test_same_input_same_output() -> None:
     assert first == second
 
 
-# --- conformance: overrides, and the shipped lists ------------------------------------------------------------------
+# --- overrides --------------------------------------------------------------------------------------------------------
 
 
 def test_exclude_by_op_by_module_and_include_before_a_broader_exclude() -> None:
@@ -278,109 +276,3 @@ def test_exclude_by_op_by_module_and_include_before_a_broader_exclude() -> None:
     decided = decide(graph(entering((4, 64), (4, 64)), *states, *parts, norm), made, CPU, {})
     assert [decision.chosen for decision in decided.decisions] == ["bf16", "fp32", "bf16", "fp32"]
     assert decided.findings == ()
-
-
-LOW = ("conv2d", "conv_transpose2d", "_convolution", "linear", "matmul", "bmm", "addmm", "baddbmm", "einsum", "mv",
-       "scaled_dot_product_attention")  # fmt: skip
-HIGH = ("exp", "log", "log1p", "pow", "sqrt", "rsqrt", "reciprocal", "log_softmax", "cross_entropy_loss", "mse_loss",
-        "nll_loss", "binary_cross_entropy", "logsumexp", "cumsum", "cumprod", "var", "std", "var_mean", "cos", "sin",
-        "arange", "linspace", "linalg_inv", "linalg_svd", "cholesky", "fft_fft", "affine_grid_generator",
-        "grid_sampler", "_upsample_bilinear2d_aa", "linalg_vector_norm", "cdist", "prod", "outer", "erfinv", "polar")  # fmt: skip
-FREE = ("relu", "gelu", "silu", "sigmoid", "tanh", "add", "mul", "div", "where", "cat", "view", "transpose", "dropout",
-        "embedding", "max_pool2d", "adaptive_avg_pool2d", "batch_norm", "gather", "masked_fill",
-        "upsample_nearest2d")  # fmt: skip
-BASES = ("bf16-inference", "fp16-inference", "bf16-training", "fp16-training")
-
-
-@pytest.mark.parametrize("name", BASES)
-def test_shipped_lists_of_low_and_high_are_disjoint_and_complete(name: str) -> None:
-    made = policy.load(name)
-    classes = {op: _class_of(op, name) for op in ops.OPS}
-    allowed = {f"safe-in-{made.low}", "keep-fp32", "follow"}
-    assert set(classes.values()) == allowed  # complete: each op of the table has one of them, and only one
-    for group, classification in ((LOW, f"safe-in-{made.low}"), (HIGH, "keep-fp32"), (FREE, "follow")):
-        assert {op: classes[op] for op in group} == dict.fromkeys(group, classification)
-    losses = [op for op, row in ops.OPS.items() if row.kind == "loss"]
-    assert losses and {classes[op] for op in losses} == {"keep-fp32"}
-    multiplying = {op for op in classes if classes[op] == f"safe-in-{made.low}"}
-    assert {ops.OPS[op].kind for op in multiplying} == {"matmul", "conv", "attention"}
-
-
-@pytest.mark.parametrize("op", ["softmax", "layer_norm", "rms_norm", "group_norm"])
-def test_training_keeps_high_what_inference_lets_follow(op: str) -> None:
-    assert {_class_of(op, name) for name in BASES[:2]} == {"follow"}
-    assert {_class_of(op, name) for name in BASES[2:]} == {"keep-fp32"}
-
-
-@pytest.mark.parametrize("name", BASES)
-@pytest.mark.parametrize(
-    ("attributes", "kept"),
-    [({"dim": (-1,), "keepdim": True}, True), ({"dim": (2, 3), "keepdim": False}, False)],
-)
-def test_a_mean_that_is_a_statistic_stays_high_and_pooling_follows(
-    name: str, attributes: dict[str, object], kept: bool
-) -> None:
-    mean = _op("mean", "reduction", target="aten.mean.dim", attributes=tuple(attributes.items()))
-    decision = decide(graph(entering((4, 64), (4, 64)), mean), policy.load(name), GPU, {}).decisions[0]
-    assert decision.classification == ("keep-fp32" if kept else "follow")
-
-
-@pytest.mark.parametrize("name", BASES)
-def test_position_times_frequency_stays_high_and_other_products_do_not(name: str) -> None:
-    low = policy.load(name).low
-    for inner, classification in ((1, "keep-fp32"), (64, f"safe-in-{low}")):
-        operands = (Operand("a", "self"), Operand("b", "other"))
-        product = Op("r/matmul#0", "aten.matmul.default", "matmul", "matmul", "r", "R", operands,
-                     (Tensor("fp32", (2, 32, 16), (2, 32, 16)),))  # fmt: skip
-        whole = graph(state("a", (2, 32, inner)), state("b", (2, inner, 16)), product)
-        assert decide(whole, policy.load(name), GPU, {}).decisions[0].classification == classification
-
-
-@pytest.mark.parametrize(("eps", "kept"), [(1e-8, True), (1e-5, False), (1, False)])
-def test_fp16_keeps_an_eps_that_would_vanish(eps: float, kept: bool) -> None:
-    for name in ("fp16-inference", "fp16-training"):
-        add = _op("add", attributes=(("other", eps),), target="aten.add.Tensor")
-        decision = decide(graph(entering((4, 64), (4, 64)), add), policy.load(name), GPU, {}).decisions[0]
-        assert decision.classification == ("keep-fp32" if kept else "follow")
-
-
-def _class_of(name: str, policy_name: str) -> str:
-    """The class that a policy gives to an op of the table of which nothing but the name is known."""
-    row = ops.row(name)
-    assert row is not None
-    lonely = Op(f"m/{name}#0", f"aten.{name}.default", name, row.kind, "m", "M", (), (Tensor("fp32", (4, 4), (4, 4)),))
-    return Matcher(policy.load(policy_name), Graph((lonely,), (), "inference")).first(lonely).rule.classification
-
-
-# --- speed ------------------------------------------------------------------------------------------------------------
-
-
-def test_twenty_thousand_ops_take_well_below_a_second() -> None:
-    whole = _stack(5000)
-    assert sum("/" in op.key for op in whole.ops) == 20_000
-    decide(_stack(2), policy.load("bf16-training"), GPU, {})  # imports and caches
-    taken = []
-    for _ in range(3):
-        start = time.perf_counter()
-        decided = decide(whole, policy.load("bf16-training"), GPU, {})
-        taken.append(time.perf_counter() - start)
-    assert len(decided.decisions) == 20_000
-    assert min(taken) < 1.0
-
-
-def _stack(layers: int) -> Graph:
-    """Linear, relu, residual add and norm, each layer in a module of its own."""
-    made, last = [entering(("B", 64), (32, 64))], "x"
-    for i in range(layers):
-        weight, output = f"layers.{i}.fc.weight", (Tensor("fp32", ("B", 64), (32, 64)),)
-        made.append(state(weight, (64, 64)))
-        for name, module, kind, row in (
-            ("linear", f"layers.{i}.fc", LINEAR, "matmul"),
-            ("relu", f"layers.{i}", "a.Block", "pointwise_arith"),
-            ("add", f"layers.{i}", "a.Block", "pointwise_arith"),
-            ("layer_norm", f"layers.{i}.norm", "a.Norm", "norm"),
-        ):
-            reads = (Operand(last, "input"), *([Operand(weight, "weight")] if name == "linear" else []))
-            made.append(Op(f"{module}/{name}#0", f"aten.{name}.default", name, row, module, kind, reads, output))
-            last = made[-1].key
-    return Graph(tuple(made), (last,), "training", symbols=(("B", 32),))

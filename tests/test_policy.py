@@ -1,18 +1,13 @@
-"""Policies: what is read, what is refused and in which words, and the shipped ones."""
+"""Policies: what is read, what is refused and in which words."""
 
 from __future__ import annotations
 
-import re
-import tomllib
 from pathlib import Path
 
-import jsonschema
 import pytest
-import torch
-import yaml
 
 from precision_audit import ops, policy
-from precision_audit.records import InputError, Policy, Predicate
+from precision_audit.records import InputError, Predicate
 
 HEADER = "name: mine\nmode: inference\nformats: {high: fp32, low: bf16}\n"
 REST = "  - {name: rest, class: follow}\n"
@@ -241,99 +236,3 @@ def test_the_digest_is_of_what_is_said_not_of_where() -> None:
     assert policy.parse(text).digest == same.digest
     assert policy.parse(text.replace("op: linear", "op: mm")).digest != same.digest
     assert policy.parse(text + "tolerances: {relative_l2: 0.5}\n").digest != same.digest
-
-
-# --- the shipped policies -------------------------------------------------------------------------------------------
-
-EXPECTED = {  # name: mode, high, low, autocast, device
-    "fp32": ("training", "fp32", "bf16", "", ""),
-    "bf16-inference": ("inference", "fp32", "bf16", "", ""),
-    "bf16-inference-stream-high": ("inference", "fp32", "bf16", "", ""),
-    "fp16-inference": ("inference", "fp32", "fp16", "", ""),
-    "bf16-training": ("training", "fp32", "bf16", "", ""),
-    "fp16-training": ("training", "fp32", "fp16", "", ""),
-    "fp8-training-hopper": ("training", "fp32", "bf16", "", "h100"),
-    "amp-cuda-bf16": ("training", "fp32", "bf16", "cuda", ""),
-    "amp-cuda-fp16": ("training", "fp32", "fp16", "cuda", ""),
-    "amp-cpu-bf16": ("training", "fp32", "bf16", "cpu", ""),
-    "amp-cpu-fp16": ("training", "fp32", "fp16", "cpu", ""),
-}
-
-
-def test_shipped_lists_all() -> None:
-    assert set(policy.shipped()) == set(EXPECTED)
-    assert list(policy.shipped()) == sorted(policy.shipped())
-
-
-@pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_shipped_policy_loads_and_fits_the_schema(name: str) -> None:
-    made = policy.load(name)
-    assert made.name == name
-    assert (made.mode, made.high, made.low, made.autocast, made.device) == EXPECTED[name]
-    assert made.casts == ("per_consumer" if made.autocast else "shared")
-    assert made.description and all(rule.shipped for rule in made.rules)
-    assert re.fullmatch(rf"{name}\.yaml:\d+", made.rules[0].origin)
-    text = (policy.folder() / f"{name}.yaml").read_text()
-    jsonschema.validate(yaml.safe_load(text), policy.schema())
-
-
-def test_the_schema_is_one_and_refuses_what_load_refuses() -> None:
-    schema = policy.schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    assert "scaled_dot_product_attention" in str(schema)
-    for text in (
-        HEADER + "ruls: []\n",
-        _rules("{name: a, op: linear}"),
-        _rules("{name: a, op: lineer, class: follow}"),
-    ):
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(yaml.safe_load(text), schema)
-
-
-def test_the_wheel_carries_the_policies_where_they_are_looked_for() -> None:
-    project = Path(policy.__file__).parent.parent / "pyproject.toml"
-    if not project.is_file():
-        pytest.skip("installed from a wheel")
-    build = tomllib.loads(project.read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert build["force-include"] == {"policies": "precision_audit/shipped_policies"}
-    assert policy.folder() in (project.parent / "policies", Path(policy.__file__).parent / "shipped_policies")
-
-
-@pytest.mark.parametrize(("name", "key"), [("amp-cuda-bf16", "AutocastCUDA"), ("amp-cpu-bf16", "AutocastCPU")])
-def test_amp_policies_name_exactly_what_torch_registers(name: str, key: str) -> None:
-    if torch.__version__.split("+")[0] != "2.13.0":
-        pytest.skip("the lists are those of torch 2.13")
-    registered = {
-        entry.removeprefix("aten::").partition(".")[0] + "." + (entry.partition(".")[2] or "default")
-        for entry in torch._C._dispatch_get_registrations_for_dispatch_key(key)
-        if entry.startswith("aten::")
-    }
-    named = set(_overloads(policy.load(name)))
-    if key == "AutocastCUDA":  # registered in builds with cuDNN only
-        named.discard("_cudnn_rnn.default")
-    assert named == registered
-
-
-@pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_amp_policies_differ_by_format_only(device: str) -> None:
-    def told(low: str) -> list[tuple[str, ...]]:
-        rules = policy.load(f"amp-{device}-{low}").rules
-        return [(rule.name, rule.classification.replace(low, "low"), *rule.op, str(rule.promote)) for rule in rules]
-
-    assert told("bf16") == told("fp16")
-
-
-def _overloads(made: Policy) -> list[str]:
-    """`name.overload` of every op a policy names; a bare name stands for its one overload without an `out`."""
-    names: list[str] = []
-    for rule in made.rules:
-        for pattern in rule.op:
-            base, _, overload = pattern.partition(".")
-            packet = getattr(torch.ops.aten, base)
-            if overload:
-                names.append(pattern)
-                continue
-            plain = [o for o in packet.overloads() if not any(a.is_out for a in getattr(packet, o)._schema.arguments)]
-            assert len(plain) == 1, f"{pattern} is ambiguous"
-            names.append(f"{base}.{plain[0]}")
-    return names

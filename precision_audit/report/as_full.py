@@ -16,7 +16,7 @@ from precision_audit.report import phrases, tables
 
 SUFFIXES = (".txt",)
 
-_WHY_WIDTH = 60
+_WHY_WIDTH = 54
 _WIDTH = 120
 _VERDICT_STYLE = {"READY": "good", "READY WITH CHANGES": "warn", "NOT READY": "bad", "NOT ENOUGH EVIDENCE": "warn"}
 _SEVERITY_STYLE = {"error": "bad", "warning": "warn", "note": "quiet"}
@@ -45,8 +45,9 @@ def _heading(report: Report) -> Iterator[str]:
     symbols = "".join(f", {name} symbolic (example {value})" for name, value in graph.symbols)
     ops, parameters = phrases.count(computed, "op"), phrases.amount(meta.parameters)
     yield f"FX graph: {ops}, {graph.front_end}, {graph.mode} mode{symbols}, {parameters} parameters"
-    more = f", {meta.batches} batches in all" if meta.batches > 1 else "; add --calibration-data batches.npz"
-    yield f"Evidence: {meta.weights}, {meta.inputs}" + (more if meta.batches else "")
+    more = f", {meta.batches} batches in all" if meta.batches > 1 else ""
+    hint = "; add --calibration-data batches.npz" if meta.batches == 1 and meta.command else ""
+    yield f"Evidence: {meta.weights}, {meta.inputs}{more}{hint}"
     for note in graph.notes:
         yield from _wrapped(f"note: {note}", "  ")
 

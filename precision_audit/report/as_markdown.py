@@ -15,6 +15,7 @@ from precision_audit.report import phrases, tables
 SUFFIXES = (".md", ".markdown")
 
 _FINDINGS_SHOWN = 8
+_NAMES_WIDTH = 80
 _MARKS = {"READY": "✅", "READY WITH CHANGES": "⚠️", "NOT READY": "❌", "NOT ENOUGH EVIDENCE": "❔"}
 _ESCAPES = str.maketrans({**{mark: f"\\{mark}" for mark in "\\`*_[]~#"}, "<": "&lt;", "|": "&#124;", "\n": " "})
 _DIGEST_SHOWN = len("sha256:") + 12
@@ -57,11 +58,11 @@ def _linears(report: Report) -> Iterator[str]:
     swaps, refusals = report.plan.swaps, report.plan.refusals
     if not swaps and not refusals:
         return
-    swapped = phrases.names([swap.module or swap.op for swap in swaps])
+    swapped = phrases.names([swap.module or swap.op for swap in swaps], _NAMES_WIDTH)
     reasons: dict[str, list[str]] = {}
     for refusal in refusals:
         reasons.setdefault(refusal.reason, []).append(refusal.module or refusal.op)
-    refused = "; ".join(f"{phrases.names(members)}: {reason}" for reason, members in reasons.items())
+    refused = "; ".join(f"{phrases.names(members, _NAMES_WIDTH)}: {reason}" for reason, members in reasons.items())
     yield (
         f"Linears: {len(swaps) + len(refusals)} eligible, {len(swaps)} swapped"
         + (f" ({_escaped(swapped)})" if swapped else "")

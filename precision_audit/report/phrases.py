@@ -72,33 +72,44 @@ def label(op: Op, alone: bool) -> str:
     return op.module if alone else f"{op.module}/{op.op}"
 
 
-def names(labels: Iterable[str], width: int = 0) -> str:
-    """`conv1, conv2`, `relu x3`, `layers.*.fc1 x12`; cut with … where a width is given."""
-    counts = Counter(labels)
-    patterns: dict[str, list[str]] = {}
-    for name in counts:
-        patterns.setdefault(_INDEX.sub("*", name), []).append(name)
-    items = []
-    for pattern, members in patterns.items():
-        total = sum(counts[name] for name in members)
-        if len(members) > 1 and pattern.strip("*./"):
-            items.append(f"{pattern} x{total}")
-        else:
-            items.extend(name if counts[name] == 1 else f"{name} x{counts[name]}" for name in members)
-    return _cut(items, width)
+def names(labels: Sequence[str], width: int = 0) -> str:
+    """`conv1, conv2`, `relu x3`, `layers.*.fc1 x12`. Where that is wider than `width`: by the last part of each name,
+    `query x12, key x12, dense x36`, cut with … if that is too wide as well."""
+    text = ", ".join(_items(labels))
+    if not width or len(text) <= width:
+        return text
+    return _cut(_items([_last(label) for label in labels]), width)
 
 
 def paint(text: str, style: str, color: bool) -> str:
     return f"\033[{_STYLES[style]}m{text}\033[0m" if color and text else text
 
 
+def _items(labels: Iterable[str]) -> list[str]:
+    counts = Counter(labels)
+    patterns: dict[str, list[str]] = {}
+    for name in counts:
+        patterns.setdefault(_INDEX.sub("*", name), []).append(name)
+    items = []
+    for pattern, members in patterns.items():
+        if len(members) > 1 and pattern.strip("*./"):
+            items.append(f"{pattern} x{sum(counts[name] for name in members)}")
+        else:
+            items.extend(name if counts[name] == 1 else f"{name} x{counts[name]}" for name in members)
+    return items
+
+
+def _last(label: str) -> str:
+    """`layers.3.fc1` → fc1, `layers.3.attention/softmax` → softmax, `net.0` → net.0: a number alone says nothing."""
+    parts = re.split(r"[./]", label)
+    return ".".join(parts[-2:]) if parts[-1].isdigit() else parts[-1]
+
+
 def _cut(items: Sequence[str], width: int) -> str:
-    text = ", ".join(items)
-    if not width or len(text) <= width:
-        return text
-    for kept in range(len(items) - 1, 0, -1):
-        text = ", ".join(items[:kept]) + "…"
+    for kept in range(len(items), 0, -1):
+        text = ", ".join(items[:kept]) + ("…" if kept < len(items) else "")
         if len(text) <= width:
             return text
     # one name alone is too long: its end says more than its beginning
-    return "…" + items[0][-(width - 2) :] + ("…" if len(items) > 1 else "")
+    more = "…" if len(items) > 1 else ""
+    return "…" + items[0][-(width - 1 - len(more)) :] + more

@@ -40,19 +40,23 @@ def op_rows(report: Report, verbose: bool) -> list[tuple[str, str, str, str]]:
     if verbose:
         return [(each.op, each.classification, each.chosen, each.reason) for each in chosen]
     groups: dict[tuple[str, str, str], list[Op]] = {}
+    formats: dict[tuple[str, str, str], dict[str, None]] = {}
     for each in chosen:
-        groups.setdefault((each.classification, each.chosen, each.reason), []).append(ops[each.op])
+        # what nobody chose (integers, the user's own casts) is one row, whatever its formats
+        same = (each.classification, "" if each.classification == "fixed" else each.chosen, each.reason)
+        groups.setdefault(same, []).append(ops[each.op])
+        formats.setdefault(same, {})[each.chosen] = None
     labels = op_labels(report)
     by_key = {op.key: op for op in report.graph.ops}
     linears = {op.key: _sizes(op, by_key) for members in groups.values() for op in members}
     width = max((len(found[0]) for found in linears.values() if found), default=0)
     rows = []
-    for (classification, format_name, reason), members in groups.items():
+    for same, members in groups.items():
         sizes = {linears[op.key] for op in members}
         only = sizes.pop() if len(sizes) == 1 else None
         suffix = f"  {only[0]:>{width}} -> {only[1]}" if only else ""
         shown = phrases.names([labels[op.key] for op in members], _OP_WIDTH - len(suffix)) + suffix
-        rows.append((shown, classification, format_name, reason))
+        rows.append((shown, same[0], ", ".join(formats[same]), same[2]))
     return rows
 
 

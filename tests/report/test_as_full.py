@@ -124,6 +124,17 @@ def test_errors_come_first_and_a_finding_without_a_line_is_placed_by_its_module(
     assert "  fix: keep it high (the plan does this)" in lines
 
 
+def test_what_nobody_chose_is_one_row() -> None:
+    chosen = tuple(
+        Decision(key, "fixed", name, "fact: no float output")
+        for key, name in (("/relu#0", "int64"), ("/flatten#0", "bool"), ("/relu#1", "int64"))
+    )
+    lines = _lines(replace(sample.report(), decisions=chosen))
+    assert [line for line in lines if "fact:" in line] == [
+        "relu x2, flatten  fixed    int64, bool  fact: no float output"
+    ]
+
+
 def test_long_reasons_are_wrapped_not_cut() -> None:
     reason = " ".join(f"word{i}" for i in range(40))
     report = replace(sample.report(), decisions=(Decision("fc1/linear#0", "follow", "bf16", reason),))

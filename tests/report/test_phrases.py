@@ -67,7 +67,9 @@ def test_paths_name_no_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (["layer1.0.conv1", "layer2.0.conv1"], 0, "layer1.0.conv1, layer2.0.conv1"),
         (["relu", "relu", "pool", "dropout"], 14, "relu x2, pool…"),
         (["relu", "relu", "pool", "dropout"], 24, "relu x2, pool, dropout"),
-        (["encoder.attention.self.query"], 14, "…n.self.query"),
+        ([f"encoder.layer.{i}.self.{n}" for n in ("query", "key") for i in range(2)], 20, "query x2, key x2"),
+        (["a.b/softmax", "a.c/softmax", "net.0"], 20, "softmax x2, net.0"),
+        (["a.very_long_name_indeed"], 14, "…g_name_indeed"),
         ([], 10, ""),
     ],
 )
