@@ -85,8 +85,8 @@ class _Walk:
         self._captured: dict[str, Tensor] = {}
         self._now: dict[str, str] = {}  # format at run time, by value
         self._leaves: set[str] = set()
-        self._casts: dict[tuple[str, str, str], list[str]] = {}  # (value, to, consumer or cache) → consumers
-        self._kept: set[tuple[str, str]] = set()  # leaves whose cast has been counted, by cache
+        self._casts: dict[tuple[str, str, str], list[str]] = {}  # (value, to, consumer; "" if shared) → consumers
+        self._kept: set[str] = set()  # leaves whose cast has been counted
         self.counted = 0
         for op in graph.ops:
             for value, tensor in zip(op.values, op.outputs, strict=True):
@@ -111,7 +111,7 @@ class _Walk:
         casts = {} if region else {operand.value: wanted[operand.value] for operand in reads}
         for value, to in casts.items():
             shared = value in self._leaves and to == self._low
-            self._casts.setdefault((value, to, _cache(op) if shared else op.key), []).append(op.key)
+            self._casts.setdefault((value, to, "" if shared else op.key), []).append(op.key)
         if region:
             outputs = self._made_in_region(op, effect)
         elif effect.untouched:
@@ -189,9 +189,8 @@ class _Walk:
         for operand in reads:
             to_low = effect.policy == "low" or "low" in effect.inner
             if operand.value in self._leaves and to_low:
-                kept = (operand.value, _cache(op))
-                self.counted += kept not in self._kept
-                self._kept.add(kept)
+                self.counted += operand.value not in self._kept
+                self._kept.add(operand.value)
             else:
                 self.counted += 1
 
@@ -269,11 +268,6 @@ def _merged(captured: Sequence[str], found: Sequence[str]) -> list[str]:
     if len(found) != len(captured):
         return list(captured)
     return [new if is_float(old) and is_float(new) else old for old, new in zip(captured, found, strict=True)]
-
-
-def _cache(op: Op) -> str:
-    """Which of autocast's two caches an op uses: casts made under `no_grad` are kept apart, they carry no gradient."""
-    return "with gradient" if any(tensor.requires_grad for tensor in op.outputs) else "without"
 
 
 def _place(op: Op) -> str:

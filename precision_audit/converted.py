@@ -10,6 +10,7 @@ generated code of its graphs.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import linecache
@@ -34,6 +35,9 @@ class Side:
     in_spec: pytree.TreeSpec
     out_spec: pytree.TreeSpec
     run: Callable[..., tuple[Any, ...]]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Side:
+        return Side(copy.deepcopy(self.graph, memo), self.in_spec, self.out_spec, self.run)
 
 
 class Converted(nn.Module):
@@ -156,8 +160,8 @@ def _refresh_copies(module: nn.Module, _incompatible: Any) -> None:
     """After a checkpoint was loaded: bring the low copies of parameters up to date with their originals."""
     assert isinstance(module, Converted)
     with torch.no_grad():
-        for copy, (original, low) in module.copies.items():
-            module.get_buffer(copy).copy_(module.get_parameter(original).to(low))
+        for path, (original, low) in module.copies.items():
+            module.get_buffer(path).copy_(module.get_parameter(original).to(low))
 
 
 def _outline(spec: pytree.TreeSpec) -> str:

@@ -190,7 +190,7 @@ def _names(node: fx.Node) -> tuple[str, str]:
     if isinstance(target, torch._ops.OpOverload):
         namespace = target.namespace
         base = target._schema.name.split("::")[1]
-        if base.endswith("_") and not base.endswith("__") and ops.row(base) is None:
+        if base.endswith("_") and not base.endswith("__") and base not in ops.OPS:
             base = base[:-1]
         return (base if namespace == "aten" else f"{namespace}::{base}"), str(target)
     if isinstance(target, torch._ops.HigherOrderOperator):

@@ -214,15 +214,20 @@ class _Seconds:
             seconds_high += self.op(position, captured)
             seconds += self.op(position, captured if each == CAPTURED else each)
         spent = 0.0
-        sources = [f"cast:{fold.value}" for fold in folds]
         for cast in casts:
             tensor = self._tensors[cast.value]
-            made = made_format(tensor, runs[reads.maker[cast.value]], self._policy)
-            spent += self._cast(tensor, made, cast.to)
-            sources.append(f"cast:{cast.value}" if cast.to == self._policy.low else "")
-        sources.extend(op.key for op, each in zip(self._graph.ops, runs, strict=True) if each == self._policy.low)
-        share = sum(self._shares.get(source, 0.0) for source in sources) if self._shares else 0.0
+            spent += self._cast(tensor, made_format(tensor, runs[reads.maker[cast.value]], self._policy), cast.to)
+        share = self._error_share(runs, casts, folds) if self._shares else 0.0
         return Predicted(seconds + spent, seconds_high, spent, sum(cast.bytes for cast in casts), share)
+
+    def _error_share(self, runs: Sequence[str], casts: Iterable[Cast], folds: Iterable[Fold]) -> float:
+        low = self._policy.low
+        made_low: list[Cast | Fold] = [*casts, *folds]
+        sources = {f"cast:{each.value}" for each in made_low if each.to == low}
+        for op, each in zip(self._graph.ops, runs, strict=True):
+            if each == low:
+                sources.add(f"cast:{op.key}" if op.kind == "input" else op.key)
+        return sum(self._shares.get(source, 0.0) for source in sorted(sources))
 
     def _captured(self, position: int) -> str:
         floats = [t.format for t in self._graph.ops[position].outputs if is_float(t.format)]

@@ -82,7 +82,7 @@ class Sketch:
 
     def swap(self, key: str) -> None:
         self.asked[key] = "fp8 rowwise"
-        self.swaps.append(Swap(key, key.split("/")[0], "torchao", "rowwise", 16, 16, 16))
+        self.swaps.append(Swap(key, key.split("/", maxsplit=1)[0], "torchao", "rowwise", 16, 16, 16))
 
     def graph(self, *outputs: str) -> Graph:
         return Graph(tuple(self.ops), outputs, self.mode, tuple(self.aliases), tuple(self.storages))
@@ -112,3 +112,13 @@ def formats(made: Plan) -> dict[str, str]:
 
 def casts(made: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(cast.value, cast.to, cast.consumers) for cast in made.casts]
+
+
+def chain(size, *names, **runs):
+    """x through `names`; `runs` says what ops of a name run in. Products get a parameter of their own."""
+    sketch = Sketch()
+    value = sketch.input("x", *size)
+    for number, name in enumerate(names):
+        more = (sketch.parameter(f"w{number}", size[1], size[1]),) if name == "matmul" else ()
+        value = sketch.op(name, value, *more, runs=runs.get(name, ""))
+    return sketch, value

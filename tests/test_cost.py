@@ -111,7 +111,12 @@ def test_fp8_pays_for_scaling_and_gains_on_large_products():
 
 @pytest.mark.parametrize(
     ("name", "format_", "peak"),
-    [("v100", "bf16", 15.7e12), ("h100", "fp8_e4m3fn", 1978.9e12), ("a100", "fp8", 19.5e12), ("h100", "bf16", 989.4e12)],
+    [
+        ("v100", "bf16", 15.7e12),
+        ("h100", "fp8_e4m3fn", 1978.9e12),
+        ("a100", "fp8", 19.5e12),
+        ("h100", "bf16", 989.4e12),
+    ],
 )
 def test_a_format_without_a_unit_runs_at_the_fp32_peak(name, format_, peak):
     assert peak_of(device(name), format_) == pytest.approx(peak)
