@@ -75,6 +75,7 @@ def capture(
         program = _export(model, args, kwargs, dynamic_shapes, notes)
     root = program.module(check_guards=False)
     in_spec, out_spec = root._in_spec, root._out_spec
+    assert in_spec is not None and out_spec is not None
     regions.flatten(root, notes)
     follows: frozenset[fx.Node] = frozenset()
     if isinstance(model, nn.Module) and origins.has_literals(root.graph):
@@ -130,7 +131,8 @@ def _export(
 @contextlib.contextmanager
 def _tracing(model: nn.Module) -> Iterator[None]:
     """What has to hold while a model is traced: no key-value cache, nothing of torch's own on the user's screen."""
-    configs = [m.config for m in model.modules() if getattr(getattr(m, "config", None), "use_cache", None) is True]
+    owners: list[Any] = list(model.modules())
+    configs = [m.config for m in owners if getattr(getattr(m, "config", None), "use_cache", None) is True]
     for config in configs:
         config.use_cache = False
     disabled = logging.root.manager.disable

@@ -58,7 +58,7 @@ class _Charges:
         self._high = [0.0] * (len(chosen) + 2)
         self._low = [0.0] * (len(chosen) + 2)
         self._groups: list[Group] = []
-        self._promoted: dict[int, Mapping[str, bool]] = {}
+        self._promoted: dict[int, frozenset[str]] = {}
         self._first_name = {name: names[0] for names in reads.graph.storages for name in names}
 
     def collect(self) -> Charged:
@@ -161,7 +161,7 @@ class _Charges:
             return False
         if position not in self._promoted:
             self._promoted[position] = promoted_anyway(self._labels, self._reads, position, self._policy)
-        return self._promoted[position].get(value, False)
+        return value in self._promoted[position]
 
     def _share(self, value: str) -> float:
         return self._prices.share(f"cast:{value}")

@@ -17,13 +17,12 @@ import shlex
 import sys
 import time
 import traceback
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_audit import config, options, outputs
+from precision_audit import config, options, outputs, terminal
 from precision_audit.config import Settings
 from precision_audit.records import InputError, Plan, Policy, Report
 
@@ -94,7 +93,7 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
     places = outputs.check(settings.output, command, settings.write_plan, read)
     policy, plans = _before(settings)
     started = time.perf_counter()
-    with _progress(settings) as stage, _quiet(settings.debug):
+    with terminal.progress(settings.quiet, 3) as stage, terminal.without_warnings(settings.debug):
         stage("loading")
         from precision_audit import loader
 
@@ -110,13 +109,13 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
         stage("report")
     report = _selected(done.report, policy, settings, loaded)
     for message in loaded.messages:
-        _say(message)
+        terminal.say(message)
     problems = _check_plan(plans["check"], report, policy, settings)
     _write(done, report, loaded, settings, places)
     if not settings.quiet:
-        _say(f"loaded in {loaded_at - started:.1f} s, {command} in {time.perf_counter() - loaded_at:.1f} s")
+        terminal.say(f"loaded in {loaded_at - started:.1f} s, {command} in {time.perf_counter() - loaded_at:.1f} s")
     _graph(done, loaded, policy, settings)
-    print(render(report, settings.output_format, settings.verbose, _color()), end="", flush=True)
+    print(render(report, settings.output_format, settings.verbose, terminal.color()), end="", flush=True)
     return status(report, problems, settings)
 
 
@@ -145,8 +144,14 @@ def _before(settings: Settings) -> tuple[Policy, dict[str, Plan | None]]:
     policy = policies.load(settings.policy)
     if settings.device is not None:
         hardware.device(settings.device)
-    plans = {"apply": settings.apply_plan, "check": settings.check_plan}
-    return policy, {what: _plan(path) for what, path in plans.items()}
+    plans = {"apply": _plan(settings.apply_plan), "check": _plan(settings.check_plan)}
+    applied = plans["apply"]
+    if applied is not None and applied.mode != policy.mode:
+        raise InputError(
+            f"--apply-plan {settings.apply_plan}: is for {applied.mode}, policy {policy.name} is for {policy.mode}; "
+            f"add --policy {applied.policy}"
+        )
+    return policy, plans
 
 
 def _plan(path: str | None) -> Plan | None:
@@ -198,11 +203,12 @@ def _check_plan(plan: Plan | None, report: Report, policy: Policy, settings: Set
     """What no longer holds of a committed plan, said on stderr."""
     if plan is None:
         return []
-    from precision_audit import plan_file
+    from precision_audit import hardware, plan_file
 
-    problems = plan_file.check(plan, report.graph, policy)
-    for problem in problems:
-        _say(f"{settings.check_plan}: {problem}")
+    problems = plan_file.check(plan, report.graph, policy, hardware.device(report.meta.device))
+    note = "" if problems else plan_file.cheaper(plan, report.plan)
+    for line in [*problems, *([note] if note else [])]:
+        terminal.say(f"{settings.check_plan}: {line}")
     return problems
 
 
@@ -214,16 +220,16 @@ def _write(done: Conversion, report: Report, loaded: Loaded, settings: Settings,
         from precision_audit import saving
 
         saving.save(done.module, done.plan, places.model, loaded.args, loaded.kwargs, model=loaded.source)
-        _say(f"wrote {places.model}")
+        terminal.say(f"wrote {places.model}")
     for path, form in places.reports:
         text = render(report, form, settings.verbose)
         atomic.write_file(path, lambda partial, text=text: partial.write_text(text, encoding="utf-8"))  # type: ignore[misc]
-        _say(f"wrote {path}")
+        terminal.say(f"wrote {path}")
     if settings.write_plan:
         from precision_audit import plan_file
 
         atomic.write_file(Path(settings.write_plan), lambda partial: plan_file.write(report.plan, partial))
-        _say(f"wrote {settings.write_plan}")
+        terminal.say(f"wrote {settings.write_plan}")
 
 
 def _graph(done: Conversion, loaded: Loaded, policy: Policy, settings: Settings) -> None:
@@ -243,45 +249,3 @@ def _graph(done: Conversion, loaded: Loaded, policy: Policy, settings: Settings)
     with contextlib.redirect_stdout(sys.stderr) if settings.output_format == "json" else contextlib.nullcontext():
         graph.print_tabular()
         print()
-
-
-@contextlib.contextmanager
-def _progress(settings: Settings) -> Iterator[_Stage]:
-    """A bar on a terminal, nothing elsewhere."""
-    if settings.quiet or not sys.stderr.isatty():
-        yield _Stage(None)
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=3, leave=False, bar_format="{desc} {bar} {elapsed}", file=sys.stderr) as bar:
-        yield _Stage(bar)
-
-
-class _Stage:
-    """Called with the name of the stage that begins."""
-
-    def __init__(self, bar: object) -> None:
-        self._bar = bar
-
-    def __call__(self, name: str) -> None:
-        if self._bar is not None:
-            self._bar.set_description_str(name)  # type: ignore[attr-defined]
-            self._bar.update()  # type: ignore[attr-defined]
-
-
-@contextlib.contextmanager
-def _quiet(debug: bool) -> Iterator[None]:
-    """Warnings of torch and of the user's code are no part of a report."""
-    with warnings.catch_warnings():
-        if not debug:
-            warnings.simplefilter("ignore")
-        yield
-
-
-def _color() -> bool:
-    """Colours on a terminal that has them, unless NO_COLOR is set to anything (https://no-color.org)."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)

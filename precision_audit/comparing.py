@@ -53,9 +53,13 @@ def compare(
         loss=loss,
         graph=captures[mode].graph,
         first_parting=lambda: parting.find(
-            captures[mode].graph, reference, converted, batch=batches[0], tolerance=limit(policy, "relative_l2", "") or 0
+            captures[mode].graph,
+            reference,
+            converted,
+            batch=batches[0],
+            tolerance=limit(policy, "relative_l2", "") or 0,
         ),
-        shapes_check=(lambda: check_shapes(converted, *batches[0])) if plan.swaps else None,
+        shapes_check=(lambda: check_shapes(converted, *batches[0], mode=plan.mode)) if plan.swaps else None,
         captured_against_eager=_eager(original, reference, captures[mode], batches[0], mode),
         emulated=emulated(plan),
     )

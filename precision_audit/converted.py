@@ -63,7 +63,7 @@ class Converted(nn.Module):
         self._missing = missing  # why the other mode could not be captured
         self.copies: dict[str, tuple[str, torch.dtype]] = {}  # low copy → the parameter it is made from
         self.training = "training" in self._sides
-        self.register_load_state_dict_post_hook(_refresh_copies)
+        self.register_load_state_dict_post_hook(_refresh_copies)  # type: ignore[no-untyped-call]
 
     @property
     def graph(self) -> fx.Graph:
@@ -89,6 +89,15 @@ class Converted(nn.Module):
         side = self._side
         flat = self._flatten(side.in_spec, args, kwargs)
         return pytree.tree_unflatten(side.run(self, *flat), side.out_spec)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Converted:
+        """`.to(device)` and its like: swapped modules emulate fp8 exactly where the device they are on lacks it."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if any(plan.swaps for plan in self.plans.values()):
+            from precision_audit.backends.torchao_float8 import match_device
+
+            match_device(self)
+        return self
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The flat inputs of the present graph for a call with `args` and `kwargs`."""

@@ -36,12 +36,10 @@ def op_seconds(
     mode: Mode,
     *,
     compute: str = "",
-    flops: int | None = None,
 ) -> float:
-    """Seconds of `op` with its floats in `format_`. `compute` names the peak when it is not the format's own (tf32);
-    `flops` spares counting them again. An op that computes nothing and moves nothing (a view) is free."""
-    flops = ops.flops(op, inputs) if flops is None else flops
-    moved = ops.bytes_moved(op, inputs, format_)
+    """Seconds of `op` with its floats in `format_`. `compute` names the peak when it is not the format's own (tf32).
+    An op that computes nothing and moves nothing (a view) is free."""
+    flops, moved = ops.flops(op, inputs), ops.bytes_moved(op, inputs, format_)
     if not flops and not moved:
         return 0.0
     matrix = op.kind in MATRIX_KINDS

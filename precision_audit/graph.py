@@ -25,7 +25,7 @@ from precision_audit import ops
 from precision_audit.aliases import alias_classes, storages
 from precision_audit.formats import format_of, is_float
 from precision_audit.records import Graph, Mode, Op, Operand, Source, Tensor
-from precision_audit.regions import is_marker
+from precision_audit.regions import higher_order_name, is_marker, outputs_of
 from precision_audit.sources import source_of
 
 _SLICE = re.compile(r"\.slice\([^)]*\)")
@@ -69,10 +69,9 @@ def _assemble(
 ) -> Graph:
     classes, state = alias_classes(made.values(), nodes)
     ops_in_order = tuple(_mark_state(op, state) for op in made.values())
-    output = next(node for node in reversed(root.graph.nodes) if node.op == "output")
     return Graph(
         ops=ops_in_order,
-        outputs=tuple(values.get(leaf, "") if isinstance(leaf, fx.Node) else "" for leaf in output.args[0]),
+        outputs=tuple(values.get(leaf, "") if isinstance(leaf, fx.Node) else "" for leaf in outputs_of(root.graph)),
         mode=mode,
         aliases=classes,
         storages=storages(root, (op.key for op in ops_in_order if op.kind in ("parameter", "buffer", "constant"))),
@@ -102,7 +101,9 @@ class _Namer:
             return int(expression)
         for symbol in expression.free_symbols:
             self._examples.setdefault(self._label(symbol), hint(size.node.shape_env, symbol))
-        return str(expression.xreplace({s: sympy.Symbol(self._label(s), integer=True) for s in expression.free_symbols}))
+        return str(
+            expression.xreplace({s: sympy.Symbol(self._label(s), integer=True) for s in expression.free_symbols})
+        )
 
     def symbols(self) -> tuple[tuple[str, int], ...]:
         return tuple(sorted(self._examples.items()))
@@ -193,8 +194,8 @@ def _names(node: fx.Node) -> tuple[str, str]:
         if base.endswith("_") and not base.endswith("__") and base not in ops.OPS:
             base = base[:-1]
         return (base if namespace == "aten" else f"{namespace}::{base}"), str(target)
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return target.name(), f"higher_order.{target.name()}"
+    if higher_order := higher_order_name(target):
+        return higher_order, f"higher_order.{higher_order}"
     name = getattr(target, "__name__", str(target))
     return name, f"{getattr(target, '__module__', '')}.{name}"
 

@@ -43,7 +43,7 @@ def labels(reads: Readings, decisions: Iterable[Decision], policy: Policy, swaps
     """Demands and ties of every op of the graph."""
     graph = reads.graph
     decided = {decision.op: decision for decision in decisions}
-    demand = [_demand(op, decided.get(op.key), reads, policy) for op in graph.ops]
+    demand = _demands(reads, decided, policy)
     folded = {
         i for i, op in enumerate(graph.ops)
         if op.kind in _STATE_KINDS and policy.mode == "inference" and op.fixed != "state"
@@ -59,6 +59,22 @@ def labels(reads: Readings, decisions: Iterable[Decision], policy: Policy, swaps
 
 def _known(made: Labels) -> set[int]:
     return {i for i, each in enumerate(made.demand) if each in (CAPTURED, HIGH)}
+
+
+def _demands(reads: Readings, decided: Mapping[str, Decision], policy: Policy) -> list[str]:
+    known: dict[tuple[int, str | None, bool], str] = {}
+    demands = []
+    for op, same in zip(reads.graph.ops, reads.same, strict=True):
+        decision = decided.get(op.key)
+        sort = (
+            same,
+            decision.chosen if decision else None,
+            decision is not None and decision.classification == "fixed",
+        )
+        if sort not in known:
+            known[sort] = _demand(op, decision, reads, policy)
+        demands.append(known[sort])
+    return demands
 
 
 def _demand(op: Op, decision: Decision | None, reads: Readings, policy: Policy) -> str:
@@ -197,11 +213,12 @@ def _read_mixed(made: Labels, reads: Readings) -> None:
                 made.demand[i] = HIGH if made.demand[i] == FREE else made.demand[i]
 
 
-def promoted_anyway(made: Labels, reads: Readings, position: int, policy: Policy) -> Mapping[str, bool]:
-    """For each operand of the promoting op `position`: whether another one, known high, makes it compute high."""
-    operands = promoting_operands(reads.graph.ops[position], reads.tensors)
-    sure = [
-        value for value in operands
-        if reads.maker[value] in made.known and reads.tensors[value].format == policy.high
-    ]  # fmt: skip
-    return {value: any(other != value for other in sure) for value in operands}
+def promoted_anyway(made: Labels, reads: Readings, position: int, policy: Policy) -> frozenset[str]:
+    """Operands of the promoting op `position` beside which another one, known high, makes it compute high."""
+    op = reads.graph.ops[position]
+    sure = {operand.value for operand in op.operands if reads.maker.get(operand.value) in made.known}
+    if not sure:
+        return frozenset()
+    operands = promoting_operands(op, reads.tensors)
+    sure = {value for value in operands if value in sure and reads.tensors[value].format == policy.high}
+    return frozenset(value for value in operands if sure - {value})

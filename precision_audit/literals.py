@@ -20,8 +20,8 @@ from precision_audit.records import Op
 
 # Ops in which a number written in the code becomes an element of the result, or bounds it.
 _FILLS = frozenset(
-    "full full_like new_full fill masked_fill where scalar_tensor constant_pad_nd pad clamp clamp_min clamp_max"
-    " hardtanh index_fill threshold nan_to_num".split()
+    {"full", "full_like", "new_full", "fill", "masked_fill", "where", "scalar_tensor", "constant_pad_nd", "pad"}
+    | {"clamp", "clamp_min", "clamp_max", "hardtanh", "index_fill", "threshold", "nan_to_num"}
 )
 _LIMITS = ("max", "min", "eps", "tiny", "smallest_normal", "resolution")
 

@@ -219,7 +219,7 @@ def _guessed(module: nn.Module, source: str) -> _Inputs:
     specs = guess.guess(module, source)
     made = inputs.from_specs(module, specs, {})
     command = " ".join(f"--input {spec.text}" for spec in made.specs)
-    note = made.note.replace("from --input", f"(no inputs given; usual shapes tried: {command})")
+    note = made.note.replace("from --input", "(no inputs given, usual shapes tried)")
     message = f"no inputs given: these fit, values made up: precision-audit {shlex.quote(source)} {command}"
     return _Inputs(
         made.args,

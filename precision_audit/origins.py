@@ -8,6 +8,7 @@ Never guesses: where the two captures differ in structure, nothing follows and t
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -77,7 +78,11 @@ def _shape_of(node: fx.Node) -> tuple[str, str]:
 
 
 def _literals(node: fx.Node) -> list[Any]:
-    return [leaf for leaf in _leaves(node) if isinstance(leaf, (float, torch.dtype)) and leaf == leaf]
+    return [leaf for leaf in _leaves(node) if _is_comparable(leaf)]
+
+
+def _is_comparable(leaf: Any) -> bool:
+    return isinstance(leaf, torch.dtype) or (isinstance(leaf, float) and not math.isnan(leaf))
 
 
 def _leaves(node: fx.Node) -> list[Any]:

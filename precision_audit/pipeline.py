@@ -18,10 +18,11 @@ from torch import fx, nn
 from precision_audit import policy as policies
 from precision_audit.analyse import analyse
 from precision_audit.capture import Captured, capture, private_copy
+from precision_audit.checkpoint import check_parameters
 from precision_audit.comparing import compare
 from precision_audit.converted import Converted
 from precision_audit.hardware import device as device_named
-from precision_audit.planning import Planned, planned
+from precision_audit.planning import Planned, fitting_plan, planned
 from precision_audit.records import Hardware, InputError, Mode, Plan, Policy, Report
 from precision_audit.reporting import assemble
 from precision_audit.rewrite import rewrite
@@ -100,12 +101,14 @@ def convert(
     chosen = policies.load(policy)
     hardware, device_from = _device(device, chosen)
     batches = _batches(args, kwargs, calibration)
+    check_parameters(model)
     original = private_copy(model) if isinstance(model, nn.Module) and not share_parameters else model
     signature = inspect.signature(original.forward) if isinstance(original, nn.Module) else None
 
     captures, missing = _captures(original, args, kwargs, chosen.mode, dynamic_shapes)
     facts = analyse(captures[chosen.mode].graph, len(batches))
-    made = {mode: planned(each.graph, chosen, hardware, apply_plan) for mode, each in captures.items()}
+    committed = fitting_plan(apply_plan, chosen)
+    made = {mode: planned(each.graph, chosen, hardware, committed) for mode, each in captures.items()}
     converted = rewrite(
         captures,
         {mode: each.plan for mode, each in made.items()},
@@ -156,9 +159,7 @@ def _captures(
     model: Model, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode, dynamic_shapes: Any
 ) -> tuple[dict[Mode, Captured], str]:
     """The policy's mode, and for training the evaluation mode beside it; why that is missing, if it is."""
-    captures: dict[Mode, Captured] = {
-        mode: capture(model, args, kwargs, mode=mode, dynamic_shapes=dynamic_shapes)
-    }
+    captures: dict[Mode, Captured] = {mode: capture(model, args, kwargs, mode=mode, dynamic_shapes=dynamic_shapes)}
     missing = ""
     if mode == "training" and isinstance(model, nn.Module):
         try:

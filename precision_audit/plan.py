@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from precision_audit import cost, ops
+from precision_audit import cost
 from precision_audit.charging import Charged, Prices, charge
 from precision_audit.cut import solve
 from precision_audit.formats import is_float
@@ -23,14 +23,13 @@ from precision_audit.labels import CAPTURED, Labels, labels
 from precision_audit.labels import HIGH as ASKS_HIGH
 from precision_audit.placing import made_format, place
 from precision_audit.plan_digest import digest
-from precision_audit.reading import Readings, readings
+from precision_audit.reading import Readings, alike, readings
 from precision_audit.records import (
     Cast,
     Decision,
     Fold,
     Graph,
     Hardware,
-    Op,
     Plan,
     Policy,
     Predicted,
@@ -56,7 +55,9 @@ def plan(
     runs low, `cast:` and a value when that value is read low; `lam` is what a unit of it is worth in seconds."""
     seconds = _Seconds(graph, policy, hardware, lam, error_shares or {})
     swaps, refusals = _worthwhile(graph, decided.swaps, policy, seconds)
-    reads, asked, swaps, more = _asked(graph, decided.decisions, policy, hardware, swaps)
+    reads, asked, swaps, more = _asked(
+        graph, decided.decisions, policy, hardware.kernels, swaps=swaps, same=seconds.same
+    )
     seconds.swapped = {swap.op for swap in swaps}
     charged = charge(reads, asked, policy, seconds.prices())
     runs = _runs(asked, charged, policy)
@@ -107,12 +108,18 @@ def _settled(decision: Decision, runs: str, refusal: Refusal | None, fed: bool, 
 
 
 def _asked(
-    graph: Graph, decisions: Sequence[Decision], policy: Policy, hardware: Hardware, swaps: Sequence[Swap]
+    graph: Graph,
+    decisions: Sequence[Decision],
+    policy: Policy,
+    kernels: str,
+    *,
+    swaps: Sequence[Swap],
+    same: Sequence[int],
 ) -> tuple[Readings, Labels, list[Swap], list[Refusal]]:
     """Readings and labels; a swap that shared memory forbids is taken out and everything asked once more."""
     refusals: list[Refusal] = []
     while True:
-        reads = readings(graph, hardware.kernels, swaps)
+        reads = readings(graph, kernels, swaps, same)
         asked = labels(reads, decisions, policy, swaps)
         if not asked.refusals:
             return reads, asked, list(swaps), refusals
@@ -174,30 +181,23 @@ class _Seconds:
             value: tensor for op in graph.ops for value, tensor in zip(op.values, op.outputs, strict=True)
         }
         self._compute = cost.compute_format(policy)
-        self._known: dict[tuple[int, str], float] = {}
-        self._flops: dict[int, int] = {}
+        self.same = alike(graph)
         self.swapped: set[str] = set()
+        self._known: dict[tuple[int, str], float] = {}  # by the number of ops that are alike
 
     def prices(self) -> Prices:
         return Prices(self.op, self._cast, self._copy, lambda source: self._lam * self._shares.get(source, 0.0))
 
     def op(self, position: int, format_: str) -> float:
-        key = (position, format_)
-        if key not in self._known:
-            op = self._graph.ops[position]
-            if op.key in self.swapped and format_ == self._policy.low:
-                self._known[key] = self.fp8(position)
-            else:
-                self._known[key] = self._plain(op, position, format_)
-        return self._known[key]
-
-    def _plain(self, op: Op, position: int, format_: str) -> float:
-        inputs = self._inputs(position)
-        flops = self._flops.get(position)
-        if flops is None:
-            flops = self._flops[position] = ops.flops(op, inputs)
-        compute = self._compute if format_ == self._policy.high else ""
-        return cost.op_seconds(op, inputs, format_, self._hardware, self._graph.mode, compute=compute, flops=flops)
+        op = self._graph.ops[position]
+        if format_ == self._policy.low and op.key in self.swapped:
+            return self.fp8(position)
+        sort = (self.same[position], format_)
+        if sort not in self._known:
+            compute = self._compute if format_ == self._policy.high else ""
+            inputs, mode = self._inputs(position), self._graph.mode
+            self._known[sort] = cost.op_seconds(op, inputs, format_, self._hardware, mode, compute=compute)
+        return self._known[sort]
 
     def fp8(self, position: int) -> float:
         op = self._graph.ops[position]
@@ -211,8 +211,9 @@ class _Seconds:
             if op.kind in ("input", "parameter", "buffer", "constant"):
                 continue
             captured = self._captured(position)
-            seconds_high += self.op(position, captured)
-            seconds += self.op(position, captured if each == CAPTURED else each)
+            once = self.op(position, captured)
+            seconds_high += once
+            seconds += once if each in (CAPTURED, captured) else self.op(position, each)
         spent = 0.0
         for cast in casts:
             tensor = self._tensors[cast.value]

@@ -99,7 +99,7 @@ def parse(content: str, file: str = "<plan>") -> Plan:
     reader = _Reader(file)
     top = reader.mapping(root, "plan", _KEYS, required=("version", "policy", "mode", "formats", "ops"))
     if reader.number(top["version"], "version", int) != VERSION:
-        reader.fail(top["version"], f"version {top['version'].value} is not known", f"version {VERSION}")
+        reader.fail(top["version"], f"version {top['version'].value} is not known", f"expected version {VERSION}")
     return reader.plan(top)
 
 
@@ -236,21 +236,21 @@ class _Reader:
     ) -> dict[str, yaml.Node]:
         """A mapping by key; `keys` are the ones it may have, all if there are none."""
         if not isinstance(node, yaml.MappingNode):
-            self.fail(node, f"{name} is no mapping", "lines of `key: value`")
+            self.fail(node, f"{name} is no mapping", "expected lines of `key: value`")
         known = tuple(keys)
         found: dict[str, yaml.Node] = {}
         for key_node, value in node.value:
             key = self.text(key_node, f"a key of {name}")
             if known and key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
-                meant = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
+                meant = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
                 self.fail(key_node, f"{name} has no key {key!r}", meant)
             if key in found:
-                self.fail(key_node, f"{key!r} stands twice in {name}", "each key once")
+                self.fail(key_node, f"{key!r} stands twice in {name}", "expected each key once")
             found[key] = value
         for key in required:
             if key not in found:
-                self.fail(node, f"{name} lacks the key {key!r}", f"{key}: ...")
+                self.fail(node, f"{name} lacks the key {key!r}", f"expected `{key}: ...`")
         return found
 
     def each(self, fields: Mapping[str, yaml.Node], key: str, make: Callable[[yaml.Node], Any]) -> tuple[Any, ...]:
@@ -258,12 +258,12 @@ class _Reader:
         if node is None:
             return ()
         if not isinstance(node, yaml.SequenceNode):
-            self.fail(node, f"{key} is no list", "a list")
+            self.fail(node, f"{key} is no list", "expected a list")
         return tuple(make(item) for item in node.value)
 
     def text(self, node: yaml.Node, name: str) -> str:
         if not isinstance(node, yaml.ScalarNode):
-            self.fail(node, f"{name} is no text", "a word")
+            self.fail(node, f"{name} is no text", "expected a word")
         return str(node.value)
 
     def number(self, node: yaml.Node, name: str, kind: type[Any]) -> Any:
@@ -271,21 +271,22 @@ class _Reader:
         try:
             return kind(value)
         except ValueError:
-            self.fail(node, f"{name} {value!r} is no number", "a number")
+            self.fail(node, f"{name} {value!r} is no number", "expected a number")
 
     def one_of(self, node: yaml.Node, name: str, words: tuple[str, ...]) -> Any:
         value = self.text(node, name)
         if value not in words:
-            self.fail(node, f"{name} {value!r} is not known", " or ".join(words))
+            self.fail(node, f"{name} {value!r} is not known", f"expected {' or '.join(words)}")
         return value
 
     def format(self, node: yaml.Node) -> str:
         value = self.text(node, "format")
         if value not in FORMATS:
             near = difflib.get_close_matches(value, FORMATS, n=1)
-            self.fail(node, f"format {value!r} is not known", f"did you mean {near[0]}?" if near else "bf16, fp32, ...")
+            mend = f"did you mean {near[0]}?" if near else "expected one of precision-audit list formats"
+            self.fail(node, f"format {value!r} is not known", mend)
         return value
 
-    def fail(self, node: yaml.Node | None, problem: str, expected: str) -> NoReturn:
+    def fail(self, node: yaml.Node | None, problem: str, mend: str) -> NoReturn:
         line = node.start_mark.line + 1 if node is not None else 1
-        raise InputError(f"{self._file}:{line}: {problem}; expected {expected}")
+        raise InputError(f"{self._file}:{line}: {problem}; {mend}")

@@ -23,15 +23,15 @@ class Planned:
     findings: tuple[Finding, ...]
 
 
-def planned(graph: Graph, policy: Policy, hardware: Hardware, committed: str | Path | Plan | None = None) -> Planned:
+def planned(graph: Graph, policy: Policy, hardware: Hardware, committed: Plan | None = None) -> Planned:
     """Decisions, plan and findings of one captured mode. `committed` is used as written once it was checked to fit."""
     decided = decide(graph, policy, hardware, backends.listed())
     if policy.autocast:
         decisions, made = autocast.propagate(graph, policy)
         return Planned(decisions, made, decided.findings)
-    if committed is not None and _fits(committed, graph):
-        made = _applied(committed, graph, policy)
-    else:
+    if committed is not None and committed.mode == graph.mode:
+        made = _checked(committed, graph, policy)
+    else:  # the other mode of a training conversion gets a plan of its own
         made = cheapest(graph, decided, policy, hardware)
     return Planned(settle(decided.decisions, made), made, decided.findings)
 
@@ -45,19 +45,25 @@ def everything_low(graph: Graph, policy: Policy, hardware: Hardware) -> Plan | N
     return cheapest(graph, Decided(decide(graph, plain, hardware, {}).decisions, (), (), ()), plain, hardware)
 
 
-def _fits(committed: str | Path | Plan, graph: Graph) -> bool:
-    """A plan is of one mode; the other mode of a training conversion gets a plan of its own."""
+def fitting_plan(committed: str | Path | Plan | None, policy: Policy) -> Plan | None:
+    """The plan to apply, read and of the policy's mode; InputError for one of the other mode."""
+    if committed is None:
+        return None
     made = committed if isinstance(committed, Plan) else plan_file.read(Path(committed))
-    return made.mode == graph.mode
+    if made.mode != policy.mode:
+        raise InputError(
+            f"the plan to apply is for {made.mode}, policy {policy.name} for {policy.mode}; "
+            f"give a policy of mode {made.mode}, or write a plan under this one with --write-plan"
+        )
+    return made
 
 
-def _applied(committed: str | Path | Plan, graph: Graph, policy: Policy) -> Plan:
-    made = committed if isinstance(committed, Plan) else plan_file.read(Path(committed))
-    problems = plan_file.check(made, graph, policy)
+def _checked(committed: Plan, graph: Graph, policy: Policy) -> Plan:
+    problems = plan_file.check(committed, graph, policy)
     if problems:
         raise InputError(
             f"the plan does not fit this model: {problems[0]}"
             + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
             + "; write it again with --write-plan"
         )
-    return made
+    return committed

@@ -15,7 +15,7 @@ A reader's need:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ class Readings:
     maker: Mapping[str, int]  # value → number of the op that makes it
     readers: Mapping[str, list[Reader]]  # value → readers in graph order, each once per need
     writes: Mapping[str, list[int]]  # value of an alias class → numbers of the ops that write its memory
+    same: Sequence[int]  # `alike` of the graph
 
     def stretches(self, value: str) -> Iterator[list[Reader]]:
         """Readers of `value` that can share a cast."""
@@ -57,38 +58,58 @@ class Readings:
         yield from parts.values()
 
 
-def readings(graph: Graph, kernels: str, swaps: Iterable[Swap]) -> Readings:
-    """The readers of all float values of `graph` on devices with these kernels."""
+def alike(graph: Graph) -> list[int]:
+    """For each op a number that ops share which differ in names only. Layers repeat: what follows from an op's kind,
+    arguments, shapes and formats is worked out once for all of them."""
+    tensors: dict[str, Tensor] = {}
+    known: dict[object, int] = {}
+    numbers = []
+    for op in graph.ops:
+        tensors.update(zip(op.values, op.outputs, strict=True))
+        read = tuple((operand.argument, tensors.get(operand.value)) for operand in op.operands)
+        same = (op.op, op.kind, op.attributes, op.mutates, op.follows, op.fixed, op.outputs, read)
+        numbers.append(known.setdefault(same, len(known)))
+    return numbers
+
+
+def readings(graph: Graph, kernels: str, swaps: Iterable[Swap], same: Sequence[int] | None = None) -> Readings:
+    """The readers of all float values of `graph` on devices with these kernels. `same` is `alike(graph)`."""
+    same = alike(graph) if same is None else same
     tensors: dict[str, Tensor] = {}
     maker: dict[str, int] = {}
     readers: dict[str, list[Reader]] = {}
     swapped = {swap.op for swap in swaps}
+    known: dict[tuple[int, bool], list[tuple[int, str]]] = {}
     for position, op in enumerate(graph.ops):
         for value, tensor in zip(op.values, op.outputs, strict=True):
             tensors[value] = tensor
             maker[value] = position
-        for value, need in needs(op, tensors, kernels, op.key in swapped).items():
-            readers.setdefault(value, []).extend(Reader(position, op.key, each) for each in sorted(need))
+        sort = (same[position], op.key in swapped)
+        needed = known.get(sort)
+        if needed is None:
+            needed = known[sort] = needs(op, tensors, kernels, op.key in swapped)
+        for value, need in dict.fromkeys((op.operands[index].value, need) for index, need in needed):
+            readers.setdefault(value, []).append(Reader(position, op.key, need))
     for index, value in enumerate(graph.outputs):
         if value in tensors and is_float(tensors[value].format):
             reader = Reader(len(graph.ops) + index, f"output:{index}", "output")
             readers.setdefault(value, []).append(reader)
-    return Readings(graph, tensors, maker, readers, _writes(graph))
+    return Readings(graph, tensors, maker, readers, _writes(graph), same)
 
 
-def needs(op: Op, tensors: Mapping[str, Tensor], kernels: str, swapped: bool) -> dict[str, set[str]]:
-    """Float values that `op` reads, and how it needs them."""
-    found: dict[str, set[str]] = {}
+def needs(op: Op, tensors: Mapping[str, Tensor], kernels: str, swapped: bool) -> list[tuple[int, str]]:
+    """Numbers of the operands of `op` that are floats, and how it needs each."""
     operands = [
-        (operand, tensors[operand.value]) for operand in op.operands
+        (index, operand, tensors[operand.value]) for index, operand in enumerate(op.operands)
         if operand.value in tensors and is_float(tensors[operand.value].format)
     ]  # fmt: skip
     pointwise = promotes(op)
     in_place = writes_in_place(op)
     predicate = pointwise and not any(is_float(tensor.format) for tensor in op.outputs)
-    spatial = pointwise and any(tensor.shape for _, tensor in operands)
-    for operand, tensor in operands:
-        need = ops.role(op, operand.argument, kernels)
+    spatial = pointwise and any(tensor.shape for _, _, tensor in operands)
+    found = []
+    for index, operand, tensor in operands:
+        need: str = ops.role(op, operand.argument, kernels)
         if swapped and operand.argument != "input":
             need = "stays"  # the module that replaces the linear owns its weight and bias
         elif op.op == "view_as_complex":
@@ -99,7 +120,7 @@ def needs(op: Op, tensors: Mapping[str, Tensor], kernels: str, swapped: bool) ->
             or (spatial and not tensor.shape and not in_place)
         ):
             need = "any"
-        found.setdefault(operand.value, set()).add(need)
+        found.append((index, need))
     return found
 
 

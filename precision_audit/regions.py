@@ -34,10 +34,23 @@ def flatten(root: fx.GraphModule, notes: list[str]) -> None:
             root.graph.erase_node(node)
     for node in root.graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            notes.append(f"the branches of {node.target.name()} run as captured: nothing inside them is converted")
+            notes.append(
+                f"the branches of {higher_order_name(node.target)} run as captured: nothing inside them is converted"
+            )
     _drop_unused_submodules(root)
     root.graph.lint()
     root.recompile()
+
+
+def higher_order_name(target: Any) -> str:
+    """The name of a higher-order op, "" for anything else."""
+    return str(target._name) if isinstance(target, torch._ops.HigherOrderOperator) else ""
+
+
+def outputs_of(graph: fx.Graph) -> tuple[Any, ...]:
+    """What a flat graph returns, in order."""
+    leaves: Any = graph.output_node().args[0]
+    return tuple(leaves)
 
 
 def is_marker(node: fx.Node) -> bool:
@@ -52,7 +65,7 @@ def is_marker(node: fx.Node) -> bool:
 def _strip_nesting(root: fx.GraphModule) -> None:
     """Replace export's code generator: flat placeholders in, a flat tuple out."""
     root.graph.set_codegen(fx.graph.CodeGen())
-    output = next(node for node in reversed(root.graph.nodes) if node.op == "output")
+    output = root.graph.output_node()
     result = output.args[0]
     output.args = (tuple(result) if isinstance(result, (tuple, list)) else (result,),)
 
@@ -66,7 +79,7 @@ def _checks_example(node: fx.Node) -> bool:
 def _inline_one(root: fx.GraphModule) -> bool:
     """Inline the first autocast or grad-mode region; false when none is left."""
     for node in root.graph.nodes:
-        name = node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
+        name = higher_order_name(node.target)
         if name == _AUTOCAST:
             _inline(root, node, "autocast", node.args[:4], node.args[4], node.args[5:])
             return True

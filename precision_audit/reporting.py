@@ -49,7 +49,7 @@ def assemble(
             device=hardware.name,
             device_from=device_from,
             weights=said.get("weights", "weights as given"),
-            weights_digest=provenance.weights_digest(original.state_dict()),
+            weights_digest=provenance.weights_digest(_state(original)),
             inputs=said.get("inputs", "inputs as given"),
             batches=len(batches),
             parameters=facts.parameters,
@@ -75,6 +75,11 @@ def assemble(
             failed=verification.first_parting if verification else "",
         ),
     )
+
+
+def _state(model: nn.Module | torch.export.ExportedProgram) -> Mapping[str, torch.Tensor]:
+    state: Mapping[str, torch.Tensor] = model.state_dict() if isinstance(model, nn.Module) else model.state_dict
+    return state
 
 
 def _with_notes(graph: Graph, notes: tuple[str, ...]) -> Graph:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +25,7 @@ from precision_audit.formats import dtype_of
 from precision_audit.graph import named_arguments
 from precision_audit.literals import reformat
 from precision_audit.records import Cast, Fold, Mode, Op, Plan
+from precision_audit.regions import outputs_of
 from precision_audit.state import cloned_state, copy_path, fold
 
 
@@ -91,19 +91,19 @@ class _Rewriter:
             chosen = self._formats.get(key)
             if chosen is not None:
                 reformat(self._nodes[key], op, chosen, self._plan.high)
-        for each in self._plan.folds:
-            self._fold(each)
-        for each in self._plan.casts:
-            self._cast(each)
-        for each in self._plan.swaps:
-            self._swap(each.op, each.module)
+        for fold_ in self._plan.folds:
+            self._fold(fold_)
+        for cast in self._plan.casts:
+            self._cast(cast)
+        for swap in self._plan.swaps:
+            self._swap(swap.op, swap.module)
         for key in self._plan.autocast:
             self._wrap(self._nodes[key])
         self._describe()
 
     def _last_input(self) -> fx.Node:
         """The node after which casts of inputs and parameters are put: the last input or state node at the top."""
-        last = next(iter(self._graph.nodes))
+        last: fx.Node = next(iter(self._graph.nodes))
         for node in self._graph.nodes:
             if node.op not in ("placeholder", "get_attr"):
                 return last
@@ -157,10 +157,9 @@ class _Rewriter:
         node.kwargs = dict(zip(node.kwargs, arguments[count:], strict=True))
 
     def _replace_output(self, index: int, replacement: fx.Node) -> None:
-        output = next(node for node in reversed(self._graph.nodes) if node.op == "output")
-        leaves = list(output.args[0])
+        leaves = list(outputs_of(self._graph))
         leaves[index] = replacement
-        output.args = (tuple(leaves),)
+        self._graph.output_node().args = (tuple(leaves),)
 
     def _value_nodes(self, value: str) -> list[fx.Node]:
         """Nodes that stand for a value: the op's own, or the `getitem`s that read one of several outputs."""
@@ -176,7 +175,7 @@ class _Rewriter:
 
     def _reader(self, consumer: str) -> fx.Node:
         if consumer.startswith("output:"):
-            return next(node for node in reversed(self._graph.nodes) if node.op == "output")
+            return self._graph.output_node()
         return self._nodes[consumer]
 
     # folds, swaps, regions -----------------------------------------------------------------------------------------
@@ -258,12 +257,3 @@ def _in_format(value: Any, name: str) -> Any:
         return value.detach().to(device="meta", dtype=low)
     with mode, torch.no_grad():
         return value.to(low)
-
-
-def consumers_of(plan: Plan) -> dict[str, list[Cast]]:
-    """Casts by the op that reads them."""
-    found: dict[str, list[Cast]] = defaultdict(list)
-    for cast in plan.casts:
-        for consumer in cast.consumers:
-            found[consumer].append(cast)
-    return found

@@ -110,20 +110,7 @@ def from_file(path: str | Path, model: nn.Module, args: tuple[Any, ...], kwargs:
     """
     named = _bound(model, args, kwargs)
     arrays = {name.removesuffix(".npy"): array for name, array in _arrays(Path(path)).items()}
-    counts = set()
-    for name, array in arrays.items():
-        if not isinstance(named.get(name), torch.Tensor):
-            known = ", ".join(key for key, value in named.items() if isinstance(value, torch.Tensor))
-            raise InputError(f"calibration data {path}: forward has no tensor argument {name}; name the arrays {known}")
-        expected = tuple(named[name].shape)
-        if array.dim() != len(expected) or tuple(array.shape[1:]) != expected[1:] or not expected:
-            shape = "x".join(["N", *map(str, expected[1:])])
-            raise InputError(
-                f"calibration data {path}: {name} has shape {tuple(array.shape)}; expected {shape}, samples first"
-            )
-        counts.add(array.shape[0] // expected[0])
-        if torch.is_floating_point(array) and not bool(torch.isfinite(array).all()):
-            raise InputError(f"calibration data {path}: {name} holds NaN or Inf; remove those samples")
+    counts = {_count(path, name, array, named) for name, array in arrays.items()}
     missing = [k for k, v in named.items() if isinstance(v, torch.Tensor) and k not in arrays]
     if missing or len(counts) != 1 or counts == {0}:
         why = (
@@ -134,7 +121,7 @@ def from_file(path: str | Path, model: nn.Module, args: tuple[Any, ...], kwargs:
         raise InputError(f"calibration data {path}: {why}; expected one array per argument: {', '.join(named)}")
 
     def cut() -> Iterator[Mapping[str, Any]]:
-        for index in range(counts.copy().pop()):
+        for index in range(min(counts)):
             sizes = {name: named[name].shape[0] for name in arrays}
             yield {n: a[index * sizes[n] : (index + 1) * sizes[n]].to(named[n].dtype) for n, a in arrays.items()}
 
@@ -224,6 +211,22 @@ def _arrays(path: Path) -> dict[str, torch.Tensor]:
     raise InputError(
         f"calibration data {path}: unknown kind {path.suffix or '(no suffix)'}; expected .npz or .safetensors"
     )
+
+
+def _count(path: str | Path, name: str, array: torch.Tensor, named: Mapping[str, Any]) -> int:
+    """How many batches an array holds, once it is sure that they fit the argument `name`."""
+    if not isinstance(named.get(name), torch.Tensor):
+        known = ", ".join(key for key, value in named.items() if isinstance(value, torch.Tensor))
+        raise InputError(f"calibration data {path}: forward has no tensor argument {name}; name the arrays {known}")
+    expected = tuple(named[name].shape)
+    if array.dim() != len(expected) or tuple(array.shape[1:]) != expected[1:] or not expected:
+        shape = "x".join(["N", *map(str, expected[1:])])
+        raise InputError(
+            f"calibration data {path}: {name} has shape {tuple(array.shape)}; expected {shape}, samples first"
+        )
+    if torch.is_floating_point(array) and not bool(torch.isfinite(array).all()):
+        raise InputError(f"calibration data {path}: {name} holds NaN or Inf; remove those samples")
+    return int(array.shape[0] // max(1, expected[0]))
 
 
 def _spelled(value: Any) -> str:

@@ -201,7 +201,7 @@ def _from_source(path: Path, source: str) -> nn.Module:
         raise InputError(f"{path} does not say where the model's source is: call load(path, model) with a fresh model")
     file, colon, attribute = source.partition(":")
     here = f"{path / file}{colon}{attribute}" if file.endswith(".py") else source
-    model = loader.load(here).model
+    model = loader.load_model(here)
     if not isinstance(model, nn.Module):
         raise InputError(f"{here} is an exported program; the folder needs the nn.Module it was made from")
     return model

@@ -23,7 +23,7 @@ _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OURS = str(Path(__file__).parent) + os.sep
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def source_of(stack_trace: str) -> Source | None:
     """The last frame of `stack_trace` that is the user's (a library on top of torch counts as the user's)."""
     found: Source | None = None

@@ -1,4 +1,4 @@
-"""What the planner's optimum is measured against: the charged model by brute force, and random sketches to try it on."""
+"""What the planner's optimum is measured against: the charged model by brute force, and random sketches."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Oracle:
 
 @st.composite
 def sketches(draw):
-    """Up to eight ops over an input, a scalar and two parameters (tied or not): unary, binary, in place, two outputs."""
+    """Up to eight ops on an input, a scalar and two parameters, tied or not: unary, binary, in place, two outputs."""
     sketch = Sketch(draw(st.sampled_from(["inference", "training"])))
     size = draw(st.sampled_from([(64, 64), (1024, 1024), (2048, 2048)]))
     wide = [sketch.input("x", *size), sketch.parameter("p", *size), sketch.parameter("q", *size)]

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from precision_audit import cli, config, options
+from precision_audit import cli, config, options, terminal
 from precision_audit import report as reports
 from precision_audit.records import Evidence, Finding, Graph, InputError, Meta, Plan, Policy, Report, Verification
 
@@ -265,9 +265,21 @@ def test_a_plan_that_no_longer_holds_fails(
     from precision_audit import plan_file
 
     quick.plans["check"] = quick.report.plan
-    monkeypatch.setattr(plan_file, "check", lambda plan, graph, policy: ["fc1 is gone"])
+    monkeypatch.setattr(plan_file, "check", lambda *_: ["fc1 is gone"])
     assert cli.main([net, "--check-plan", "plan.yaml"]) == 1
     assert "plan.yaml: fc1 is gone" in capsys.readouterr().err
+
+
+def test_a_cheaper_plan_is_a_note(
+    net: str, quick: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from precision_audit import plan_file
+
+    quick.plans["check"] = quick.report.plan
+    monkeypatch.setattr(plan_file, "check", lambda *_: [])
+    monkeypatch.setattr(plan_file, "cheaper", lambda *_: "a cheaper plan exists")
+    assert cli.main([net, "--check-plan", "plan.yaml"]) == 0
+    assert "plan.yaml: a cheaper plan exists" in capsys.readouterr().err
 
 
 def test_pyproject_is_obeyed(net: str, quick: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,6 +333,40 @@ def test_audit_as_a_process(net: str, tmp_path: Path) -> None:
     checked = run(net, "--check-plan", "plan.yaml", "--output-format", "json", folder=tmp_path)
     assert checked.returncode == 0, checked.stderr
     assert json.loads(checked.stdout)["findings"] == json.loads(Path("report.json").read_text())["findings"]
+
+
+def test_a_plan_of_the_other_mode_is_refused(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([net, "--policy", "bf16-training", "--write-plan", "plan.yaml"]) == 0
+    assert cli.main([net, "--policy", "bf16-inference", "--apply-plan", "plan.yaml"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "plan.yaml: is for training" in error
+    assert "--policy bf16-training" in error
+    assert cli.main([net, "--policy", "bf16-training", "--apply-plan", "plan.yaml"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("tty", "environment", "colored"),
+    [(True, {}, True), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False), (False, {}, False)],
+)
+def test_colours_only_where_they_are_wanted(
+    monkeypatch: pytest.MonkeyPatch, tty: bool, environment: dict[str, str], colored: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: tty, raising=False)
+    assert terminal.color() == colored
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_a_bar_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tty: bool
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: tty, raising=False)
+    with terminal.progress(quiet=False, stages=2) as stage:
+        stage("loading")
+    assert ("loading" in capsys.readouterr().err) == tty
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from precision_audit import contract, cut
 from precision_audit.contract import FREE, HIGH, LOW
 from precision_audit.cut import BOTH, DOWN, UP, Group, Problem, cost, permitted, solve
 
+WHOLE = st.integers(0, 6).map(float)
+
 
 def problem(high, low, groups, pins=None, ties=()):
     pinned = np.array(pins if pins is not None else [FREE] * len(high), dtype=np.int8)
@@ -35,7 +37,7 @@ def optima(each: Problem):
 
 
 @st.composite
-def problems(draw, number=st.integers(0, 6).map(float)):
+def problems(draw, number=WHOLE):
     size = draw(st.integers(1, 8))
     vertex = st.integers(0, size - 1)
     pins = draw(st.lists(st.sampled_from([FREE, FREE, FREE, HIGH, LOW]), min_size=size, max_size=size))

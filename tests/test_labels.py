@@ -8,7 +8,7 @@ import pytest
 
 from precision_audit.hardware import device
 from precision_audit.plan import settle
-from tests.sketches import FREE_IO, POLICY, Sketch, casts, formats
+from tests.sketches import FREE_IO, POLICY, WIDE, Sketch, casts, formats
 
 
 def test_outputs_of_one_op_have_one_format_and_are_cast_each_for_itself():
@@ -148,7 +148,7 @@ def test_a_swap_whose_output_must_stay_high_is_refused_with_the_reason():
 
 @pytest.mark.parametrize(("rows", "kept"), [(16384, True), (16, False)])
 def test_worth_it_keeps_the_swaps_that_are_faster(rows, kept):
-    sketch, y, made = swapped(replace(POLICY, swap="worth-it"), rows)
+    sketch, _, made = swapped(replace(POLICY, swap="worth-it"), rows)
     assert bool(made.swaps) is kept
     chosen = settle(sketch.decided().decisions, made)[0]
     assert chosen.chosen == ("fp8 rowwise" if kept else "bf16")

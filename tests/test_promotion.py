@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from precision_audit.promotion import PROMOTING, promoted
-from tests.sketches import FREE_IO, Sketch, casts
+from tests.sketches import FREE_IO, Sketch, casts, formats
 
 
 def test_a_kept_operand_promotes_the_other_without_a_cast():
@@ -119,8 +119,8 @@ def test_a_write_converts(name):
 
 
 @pytest.mark.parametrize(
-    ("formats", "result"),
+    ("names", "result"),
     [((), ""), (("bf16",), "bf16"), (("bf16", "fp32"), "fp32"), (("bf16", "fp16"), "fp32"), (("fp32", "fp64"), "fp64")],
 )
-def test_formats_promote_to_one_that_holds_both(formats, result):
-    assert promoted(formats) == result
+def test_formats_promote_to_one_that_holds_both(names, result):
+    assert promoted(names) == result

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
-import io
 import json
-import pickle
 import subprocess
 import sys
 import zipfile
@@ -20,94 +17,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from precision_audit import atomic, reexport, saving, weights
+from precision_audit import saving
 from precision_audit.backends.torchao_float8 import is_swapped
-from precision_audit.capture import capture, private_copy
-from precision_audit.converted import Converted
-from precision_audit.records import Cast, Fold, InputError, Mode, Plan, Swap
-from precision_audit.rewrite import rewrite
-
-SOURCE = '''
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-
-
-class Net(nn.Module):
-    """Tied table and head, a norm with statistics, a keyword input, two outputs by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(32, 64)
-        self.mix = nn.Linear(64, 64)
-        self.norm = nn.BatchNorm1d(64)
-        self.head = nn.Linear(64, 32, bias=False)
-        self.head.weight = self.table.weight
-
-    def forward(self, tokens: Tensor, *, scale: Tensor) -> dict[str, Tensor]:
-        x = self.norm(F.gelu(self.mix(self.table(tokens).mean(1))))
-        return {"logits": self.head(x) * scale, "tokens": tokens}
-
-
-def build_model() -> Net:
-    torch.manual_seed(1)
-    return Net()
-'''
-_scope: dict[str, Any] = {"__name__": "saved_net"}
-exec(compile(SOURCE, "saved_net", "exec"), _scope)
-Net: Callable[[], nn.Module] = _scope["Net"]
-
-BATCH = torch.export.Dim("batch", min=2, max=256)
-SHAPES = {"tokens": {0: BATCH}, "scale": None}
-CASTS = (
-    Cast("/mean#0", "bf16", ("mix/linear#0",)),
-    Cast("mix.weight", "bf16", ("mix/linear#0",)),
-    Cast("mix.bias", "bf16", ("mix/linear#0",)),
-    Cast("/gelu#0", "fp32", ("norm/batch_norm#0",)),
-)
-LOW = (("mix/linear#0", "bf16"), ("/gelu#0", "bf16"))
-
-
-def inputs(batch: int = 32) -> tuple[tuple[Tensor], dict[str, Tensor]]:
-    generator = torch.Generator().manual_seed(batch)
-    return (torch.randint(0, 32, (batch, 8), generator=generator),), {"scale": torch.tensor(1.5)}
-
-
-def trained(seed: int = 0) -> nn.Module:
-    """A net whose statistics are not those of a fresh one."""
-    torch.manual_seed(seed)
-    net = Net().train()
-    for batch in (16, 24):
-        args, kwargs = inputs(batch)
-        net(*args, **kwargs)
-    return net
-
-
-def converted(
-    mode: Mode = "inference",
-    modes: tuple[Mode, ...] = ("inference",),
-    casts: tuple[Cast, ...] = CASTS,
-    **options: Any,
-) -> tuple[Converted, Plan]:
-    net = trained()
-    original, (args, kwargs) = private_copy(net), inputs()
-    captures = {each: capture(original, args, kwargs, mode=each, dynamic_shapes=SHAPES) for each in modes}
-    plans = {each: Plan("hand", each, "fp32", "bf16", LOW, casts, **options) for each in modes}
-    module = rewrite(captures, plans, signature=inspect.signature(net.forward))
-    return module.train(mode == "training"), plans[mode]
-
-
-def swapped(mode: Mode = "training") -> tuple[Converted, Plan]:
-    swaps = (Swap("mix/linear#0", "mix", "torchao", "rowwise", 64, 64, "batch"),)
-    return converted(mode, ("training", "inference"), (CASTS[0], CASTS[3]), swaps=swaps)
-
-
-def run(module: nn.Module, batch: int = 32) -> Tensor:
-    args, kwargs = inputs(batch)
-    with torch.no_grad():
-        logits: Tensor = module(*args, **kwargs)["logits"]
-    return logits
-
+from precision_audit.records import Fold, InputError, Mode
+from tests.conversions import CASTS, SOURCE, Net, converted, inputs, run, swapped, trained
 
 # casts only: one file ------------------------------------------------------------------------------------------------
 
@@ -262,58 +175,6 @@ def test_saving_twice_gives_the_same_bytes(tmp_path: Path) -> None:
         assert {n: first.read(n) for n in first.namelist()} == {n: second.read(n) for n in second.namelist()}
 
 
-# nothing unpickled ---------------------------------------------------------------------------------------------------
-
-
-def test_loading_unpickles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, plain_plan = converted()
-    other, other_plan = swapped()
-    saving.save(plain, plain_plan, tmp_path / "net.pt2", *inputs())
-    saving.save(other, other_plan, tmp_path / "out", *inputs())
-    with zipfile.ZipFile(tmp_path / "net.pt2") as archive:  # the user's sample inputs are not in it
-        assert [e.file_size for e in archive.infolist() if e.filename.endswith((".pt", ".pkl"))] == [0]
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("something was unpickled")
-
-    for where, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
-        monkeypatch.setattr(where, name, refuse)
-    assert torch.equal(run(saving.load(tmp_path / "net.pt2")), run(plain))
-    assert torch.equal(run(saving.load(tmp_path / "out", Net())), run(other))
-
-
-class _Trap:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> Any:
-        return open, (str(self.file), "w")
-
-
-@pytest.mark.parametrize("place", ["data/sample_inputs/model.pt", "data/constants/model.pt", "data/weights/model.pt"])
-def test_a_file_with_pickles_is_refused_unread(tmp_path: Path, place: str) -> None:
-    module, plan = converted()
-    saving.save(module, plan, tmp_path / "net.pt2", *inputs())
-    content = io.BytesIO()
-    torch.save((_Trap(tmp_path / "sprung"),), content)
-    with zipfile.ZipFile(tmp_path / "net.pt2", "a") as archive:
-        root = archive.namelist()[0].partition("/")[0]
-        archive.writestr(f"{root}/{place}", content.getvalue())
-    with pytest.raises(InputError, match="holds pickled objects"):
-        saving.load(tmp_path / "net.pt2")
-    assert not (tmp_path / "sprung").exists()
-
-
-def test_a_config_that_asks_for_pickle_is_refused(tmp_path: Path) -> None:
-    entry = {"config": {"w": {"path_name": "weight_0", "is_param": True, "use_pickle": True, "tensor_meta": None}}}
-    with zipfile.ZipFile(tmp_path / "net.pt2", "w") as archive:
-        archive.writestr("net/data/weights/model_weights_config.json", json.dumps(entry))
-    with pytest.raises(InputError, match="holds pickled objects"):
-        reexport.read_program(tmp_path / "net.pt2")
-
-
 # what is in the way --------------------------------------------------------------------------------------------------
 
 
@@ -381,82 +242,3 @@ def test_no_program_in_the_file(tmp_path: Path) -> None:
     (tmp_path / "net.pt2").write_text("hello")
     with pytest.raises(InputError, match=r"is no readable \.pt2 file"):
         saving.load(tmp_path / "net.pt2")
-
-
-# atomic --------------------------------------------------------------------------------------------------------------
-
-
-def _fill(folder: Path) -> None:
-    (folder / "one.txt").write_text("one")
-
-
-def test_a_foreign_folder_is_never_touched(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.txt").write_text("all of it")
-    with pytest.raises(InputError, match=r"holds thesis\.txt, which precision-audit did not write"):
-        atomic.write_folder(tmp_path / "out", _fill, {})
-    assert [each.name for each in tmp_path.rglob("*")] == ["out", "thesis.txt"]
-
-
-def test_our_folder_is_replaced_unless_something_was_added(tmp_path: Path) -> None:
-    out = tmp_path / "new" / "out"
-    atomic.write_folder(out, lambda folder: (_fill(folder), (folder / "two.txt").write_text("2"))[0], {})
-    (out / "__pycache__").mkdir()
-    atomic.write_folder(out, _fill, {})
-    assert sorted(each.name for each in out.iterdir()) == ["manifest.json", "one.txt"]
-    (out / "note.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"holds note\.txt"):
-        atomic.write_folder(out, _fill, {})
-    assert (out / "note.txt").read_text() == "mine"
-
-
-def test_a_failure_leaves_the_old_folder_and_no_debris(tmp_path: Path) -> None:
-    atomic.write_folder(tmp_path / "out", _fill, {})
-
-    def fail(folder: Path) -> None:
-        (folder / "half.bin").write_text("half")
-        raise InputError("no")
-
-    with pytest.raises(InputError, match="no"):
-        atomic.write_folder(tmp_path / "out", fail, {})
-    with pytest.raises(InputError, match="no"):
-        atomic.write_file(tmp_path / "out.pt2", lambda file: (file.write_text("half"), fail(tmp_path))[0])
-    (tmp_path / "half.bin").unlink()
-    assert sorted(each.name for each in tmp_path.rglob("*")) == ["manifest.json", "one.txt", "out"]
-
-
-def test_a_file_and_a_folder_are_not_mixed_up(tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("file")
-    (tmp_path / "net.pt2").mkdir()
-    with pytest.raises(InputError, match="is a file; a folder was expected"):
-        atomic.write_folder(tmp_path / "out", _fill, {})
-    with pytest.raises(InputError, match="is a folder; a file was expected"):
-        atomic.write_file(tmp_path / "net.pt2", lambda file: None)
-    with pytest.raises(InputError, match="cannot write"):
-        atomic.write_folder(tmp_path / "out" / "below", _fill, {})
-
-
-# weights -------------------------------------------------------------------------------------------------------------
-
-
-def test_weights_of_every_shape_come_back(tmp_path: Path) -> None:
-    base = torch.arange(12.0)
-    state = {
-        "a": base[:6],  # two views of one storage
-        "b": base[6:],
-        "c": base.reshape(3, 4).t(),  # not contiguous
-        "d": torch.tensor(3),
-        "e": torch.empty(0, 4),
-        "f": torch.empty(0, 4),
-        "g": torch.ones(2, dtype=torch.bfloat16),
-    }
-    state["h"] = state["g"]  # tied
-    weights.write(state, tmp_path / "w.safetensors")
-    found = load_file(tmp_path / "w.safetensors")
-    assert sorted(found) == ["a", "b", "c", "d", "e", "f", "g"]
-    assert all(torch.equal(value, state[name]) and value.dtype == state[name].dtype for name, value in found.items())
-
-
-def test_weights_without_values_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a is on the meta device"):
-        weights.write({"a": torch.empty(2, device="meta")}, tmp_path / "w.safetensors")
