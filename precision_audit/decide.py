@@ -104,6 +104,10 @@ class _Judge:
     def decision(self, op: Op) -> Decision:
         match = self.matches[op.key] = self.matcher.first(op)
         fact = _fact(op, self.policy.high, self.matcher.inputs(op))
+        if fact and self._swaps_low(op, match):
+            swap = self.swaps[-1]
+            reason = f"{_stated(match)}: swapped by {swap.backend}, in the {self.policy.low} it was captured in"
+            return self._made(op, "fp8-eligible", f"fp8 {swap.recipe}", reason, match)
         if fact:
             return Decision(op.key, "fixed", _captured(op), f"fact: {fact}", self._accumulates(op, _captured(op)))
         rule = match.rule
@@ -141,6 +145,22 @@ class _Judge:
         if rule.classification == "follow":
             return self._made(op, "follow", "", refused + _stated(match), match)
         return self._made(op, f"safe-in-{low}", low, refused + _stated(match), match)
+
+    def _swaps_low(self, op: Op, match: Match) -> bool:
+        """Whether a linear that was captured in the low format is swapped where it stands: nothing is cast for it."""
+        floats = {tensor.format for tensor in (*op.outputs, *self.matcher.inputs(op)) if is_float(tensor.format)}
+        if op.fixed or floats != {self.policy.low}:
+            return False
+        if match.rule.classification != "fp8-eligible":
+            if match.missed and op.op == "linear":
+                self._refuse(Refusal(op.key, op.module, match.missed[0][0].backend, match.missed[0][1]))
+            return False
+        found = self._offer(op, match)
+        if isinstance(found, Swap):
+            self.swaps.append(found)
+            return True
+        self.refusals.append(found)
+        return False
 
     def _pinned(self, op: Op, match: Match, to: str) -> Decision:
         lacking = self._no_kernel(op, to) if to != self.policy.high else ""

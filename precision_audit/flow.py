@@ -27,7 +27,7 @@ _LIMIT = 2.0**29
 # Of a component's bound: capacity left below it is noise. The first round leaves 1e-5, the second 1e-10.
 _NOISE = 1e-9
 _ROUNDS = 6
-_NOTHING = 1e-200  # a bound below it would overflow the scale
+_NOTHING = 1e-200  # a bound below it would overflow the scale; nothing costs so little
 
 
 @dataclass(slots=True)
@@ -51,12 +51,13 @@ def minimum_cut(lean: Floats, a: Ints, b: Ints, ab: Floats, ba: Floats) -> Bools
     supply = np.bincount(component, np.maximum(-lean, 0.0), components)
     demand = np.bincount(component, np.maximum(lean, 0.0), components)
     bound = np.minimum(supply, demand)
-    noise = _NOISE * bound
+    noise = np.maximum(_NOISE * bound, _NOTHING)
     for _ in range(_ROUNDS):
-        bound = _augment(residual, bound)
+        bound, low = _augment(residual, bound, noise)
         if np.all(bound <= noise):
+            # Edges within the noise count as full, so that ties go to high.
+            low = _reaches_sink(residual, residual.left > noise[residual.component])
             break
-    low = _reaches_sink(residual, residual.left > noise[residual.component])
     return low[:size]
 
 
@@ -74,10 +75,10 @@ def _residual(lean: Floats, ends: tuple[Ints, Ints], capacity: tuple[Floats, Flo
     return _Residual(size + 2, tail[order], head[order], left[order], owner[order])
 
 
-def _augment(residual: _Residual, bound: Floats) -> Floats:
+def _augment(residual: _Residual, bound: Floats, noise: Floats) -> tuple[Floats, Bools]:
     """Send what flows at the scale that `bound` (the most that can still flow, by component) allows; gives the bound
-    that is left."""
-    active = bound > _NOTHING
+    that is left and the cut it belongs to."""
+    active = bound > noise  # the others have their cut
     scale = np.where(active, _LIMIT / max(1, int(active.sum())) / np.where(active, bound, 1.0), 0.0)
     component = residual.component
     capacity = np.floor(np.minimum(residual.left, bound[component]) * scale[component]).astype(np.int32)
@@ -88,9 +89,11 @@ def _augment(residual: _Residual, bound: Floats) -> Floats:
     assert flow.nnz == capacity.size, "every edge has its reverse"
     unit = np.where(active, 1.0 / np.where(active, scale, 1.0), 0.0)
     residual.left = np.maximum(residual.left - flow.data * unit[component], 0.0)
-    low = _reaches_sink(residual, capacity > flow.data)
+    open_ = np.where(active[component], capacity > flow.data, residual.left > noise[component])
+    low = _reaches_sink(residual, open_)
     crossing = ~low[residual.tail] & low[residual.head]
-    return np.bincount(component[crossing], residual.left[crossing], bound.size).astype(np.float64, copy=False)
+    left = np.bincount(component[crossing], residual.left[crossing], bound.size)
+    return np.where(active, left, bound), low
 
 
 def _reaches_sink(residual: _Residual, open_: Bools) -> Bools:

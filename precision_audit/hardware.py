@@ -35,11 +35,12 @@ def _gpu(name: str, title: str, capability: str, bandwidth: float, source: str, 
     return name, Hardware(name, title, capability, peaks, bandwidth * _GIGA, _LAUNCH, source, "cuda")
 
 
-# Two shared cores of a Sapphire Rapids server, torch 2.13: a 1024 x 1024 x 1024 matmul gave 22 (fp32), 148 (bf16, AMX),
-# 34 (fp16, AVX-512) and 14 (fp64) GFLOP/s. Only their ratios matter to a plan. Bandwidth: relu and add over 64 MiB of
-# fp32 moved 7 to 10 GB/s on two cores; launch: dispatch of a cast of four elements took 2.3 µs.
+# Products: two shared cores of a server with AMX gave 22 (fp32), 148 (bf16, AMX), 34 (fp16, AVX-512) and 14 (fp64)
+# GFLOP/s for a matmul of 1024 x 1024 x 1024 under torch 2.13; only the ratios matter to a plan. Bandwidth and launch
+# come from another server without AMX, two cores: relu and add over 64 MiB of fp32 moved 7 to 10 GB/s, the cast of four
+# elements took 2.3 µs.
 _CPU = (("fp32", 22e9), ("bf16", 148e9), ("fp16", 34e9), ("fp64", 14e9))
-_CPU_SOURCE = "measured with torch 2.13 on two cores: matmul of 1024^3, relu, add and casts"
+_CPU_SOURCE = "measured with torch 2.13 on two cores: products with AMX; bandwidth and launch on a CPU without"
 
 DEVICES: dict[str, Hardware] = dict(
     (

@@ -114,14 +114,16 @@ class _Rewriter:
 
     def _cast(self, cast: Cast) -> None:
         sources = self._value_nodes(cast.value)
-        if cast.value not in self._mutated:
-            self._connect(cast.consumers, sources, self._new_cast(cast, sources[0], self._after(sources[0])))
+        if cast.value in self._mutated:
+            # Written in place: readers before and after a write see different numbers, so each casts for itself.
+            for consumer in cast.consumers:
+                self._connect((consumer,), sources, self._new_cast(cast, sources[0], self._reader(consumer).prev))
             return
-        # Written in place: readers before and after the write see different numbers, so each reader casts for itself.
-        for consumer in cast.consumers:
-            reader = self._reader(consumer)
-            before = reader.prev
-            self._connect((consumer,), sources, self._new_cast(cast, sources[0], before))
+        after = self._after(sources[0])
+        if self._plan.autocast_device and sources[0].op != "get_attr":
+            # Autocast casts when an op is called; gradients are summed in the order of the casts.
+            after = self._reader(cast.consumers[0]).prev
+        self._connect(cast.consumers, sources, self._new_cast(cast, sources[0], after))
 
     def _new_cast(self, cast: Cast, source: fx.Node, after: fx.Node) -> fx.Node:
         with self._graph.inserting_after(after):
@@ -248,6 +250,8 @@ def _new_format(captured: str, chosen: str, high: str) -> str:
 def _in_format(value: Any, name: str) -> Any:
     """A fake tensor like `value` in another format; everything that is no float tensor as it is."""
     if not isinstance(value, torch.Tensor) or not name or not value.is_floating_point():
+        return value
+    if torch._C._functorch.is_batchedtensor(value):  # of a vmap that has ended: nothing can be computed with it
         return value
     low = dtype_of(name)
     if value.dtype == low:

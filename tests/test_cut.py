@@ -141,6 +141,11 @@ def test_capacities_of_any_size(way, charge, low):
     assert solve(each).tolist() == low
 
 
+def test_a_charge_next_to_nothing_does_not_disturb_what_costs_something(way):
+    each = problem([0, 0], [0, 1], [Group(1, (0, 0), 4e-271, DOWN)], [LOW, FREE])
+    assert solve(each).tolist() == [True, False]
+
+
 def _chain_optimum(high, low, charge):
     """Least cost of a chain by dynamic programming over the label of the last vertex."""
     best = [high[0], low[0]]

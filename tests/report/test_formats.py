@@ -58,7 +58,7 @@ def test_a_report_without_a_part_is_written(name: str, part: str) -> None:
     assert "READY WITH CHANGES" in text
 
 
-@pytest.mark.parametrize("name", set(reports.formats()) - {"full"})
+@pytest.mark.parametrize("name", sorted({*reports.formats()} - {"full"}))
 def test_colours_are_for_terminals(name: str) -> None:
     assert "\033" not in reports.render(sample.report(), name, color=True)
 
