@@ -86,15 +86,20 @@ def capture(
 
 
 def private_copy(model: nn.Module) -> nn.Module:
-    """A deep copy that shares no parameter with the user's module, prepared for capture."""
+    """The model as objects of our own around the user's tensors: what a forward pass writes to attributes (counters,
+    caches, traced values) stays here. Parameters and buffers are not copied; whoever runs the copy restores them."""
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None:
+                memo[id(tensor)] = tensor
     try:
-        copied = copy.deepcopy(model)
+        return copy.deepcopy(model, memo)
     except Exception as error:
         raise InputError(
             f"{type(model).__name__} cannot be deep-copied ({_first_line(error)}); "
             "pass share_parameters=True to convert it in place"
         ) from error
-    return copied
 
 
 def set_mode(model: nn.Module, mode: Mode) -> None:

@@ -26,7 +26,7 @@ from precision_audit.graph import named_arguments
 from precision_audit.literals import reformat
 from precision_audit.records import Cast, Fold, Mode, Op, Plan
 from precision_audit.regions import outputs_of
-from precision_audit.state import cloned_state, copy_path, fold
+from precision_audit.state import cloned_state, copy_path, low_copies
 
 
 def rewrite(
@@ -38,13 +38,14 @@ def rewrite(
     missing: str = "",
 ) -> Converted:
     """The converted module over both captured modes (or the one there is)."""
-    state = cloned_state([captured.root for captured in captures.values()], share_parameters)
+    folds = [each for plan in plans.values() for each in plan.folds]
+    state = cloned_state([captured.root for captured in captures.values()], share_parameters, folds)
     sides, copies = {}, {}
     for (mode, captured), renamed in zip(captures.items(), state.renamed, strict=True):
         plan = plans[mode]
         graph, nodes = _copied(captured, renamed)
         _Rewriter(captured, plan, graph, nodes).apply()
-        copies.update(fold(state.module, plan.folds))
+        copies.update(low_copies(state.module, plan.folds))
         swapping.put_modules(state.module, captured, plan)
         graph.lint()
         sides[mode] = side(graph, captured.in_spec, captured.out_spec)
@@ -85,6 +86,7 @@ class _Rewriter:
         self._position = {node: i for i, node in enumerate(graph.nodes)}
         self._outputs = captured.graph.outputs
         self._prologue = self._last_input()
+        self._fakes = _Fakes()
 
     def apply(self) -> None:
         for key, op in self._ops.items():
@@ -114,15 +116,12 @@ class _Rewriter:
 
     def _cast(self, cast: Cast) -> None:
         sources = self._value_nodes(cast.value)
-        if cast.value in self._mutated:
-            # Written in place: readers before and after a write see different numbers, so each casts for itself.
-            for consumer in cast.consumers:
-                self._connect((consumer,), sources, self._new_cast(cast, sources[0], self._reader(consumer).prev))
-            return
         after = self._after(sources[0])
-        if self._plan.autocast_device and sources[0].op != "get_attr":
-            # Autocast casts when an op is called; gradients are summed in the order of the casts.
-            after = self._reader(cast.consumers[0]).prev
+        # A value that is written in place is cast after the write that its readers see. Autocast casts when an op is
+        # called, and gradients are summed in the order of the casts.
+        if cast.value in self._mutated or (self._plan.autocast_device and sources[0].op != "get_attr"):
+            readers = [self._reader(consumer) for consumer in cast.consumers]
+            after = min(readers, key=self._position.__getitem__).prev
         self._connect(cast.consumers, sources, self._new_cast(cast, sources[0], after))
 
     def _new_cast(self, cast: Cast, source: fx.Node, after: fx.Node) -> fx.Node:
@@ -220,13 +219,13 @@ class _Rewriter:
         for node in self._graph.nodes:
             if "cast" in node.meta:
                 source = node.args[0] if node.args else self._nodes[node.meta["cast"].value]
-                node.meta["val"] = _in_format(source.meta.get("val"), node.meta["cast"].to)
+                node.meta["val"] = self._fakes.like(source.meta.get("val"), node.meta["cast"].to)
             elif node.meta.get("op_key") in self._formats:
                 self._describe_op(node)
         for each in self._plan.folds:
             if not each.copy:
                 node = self._nodes[each.value]
-                node.meta["val"] = _in_format(node.meta.get("val"), each.to)
+                node.meta["val"] = self._fakes.like(node.meta.get("val"), each.to)
 
     def _describe_op(self, node: fx.Node) -> None:
         key = node.meta["op_key"]
@@ -234,17 +233,42 @@ class _Rewriter:
         value = node.meta.get("val")
         if isinstance(value, (tuple, list)):
             formats = [_new_format(tensor.format, chosen, self._plan.high) for tensor in op.outputs]
-            node.meta["val"] = type(value)(_in_format(v, f) for v, f in zip(value, formats, strict=True))
+            node.meta["val"] = type(value)(self._fakes.like(v, f) for v, f in zip(value, formats, strict=True))
             for user in node.users:
                 if user.target is operator.getitem:
                     user.meta["val"] = node.meta["val"][user.args[1]]
         else:
-            node.meta["val"] = _in_format(value, _new_format(op.outputs[0].format, chosen, self._plan.high))
+            node.meta["val"] = self._fakes.like(value, _new_format(op.outputs[0].format, chosen, self._plan.high))
 
 
 def _new_format(captured: str, chosen: str, high: str) -> str:
     """Only outputs that were captured in the high format change."""
     return chosen if captured == high else captured
+
+
+class _Fakes:
+    """Fake tensors in other formats. A model repeats its shapes, so they are made once for each."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def like(self, value: Any, name: str) -> Any:
+        """A fake tensor like `value` in the format `name`; everything that is no float tensor as it is."""
+        if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
+            return _in_format(value, name)
+        if torch._C._functorch.is_batchedtensor(value):
+            return value
+        key = (
+            id(getattr(value, "fake_mode", None)),
+            value.shape,
+            value.stride(),
+            value.dtype,
+            value.requires_grad,
+            name,
+        )
+        if key not in self._made:
+            self._made[key] = _in_format(value, name)
+        return self._made[key]
 
 
 def _in_format(value: Any, name: str) -> Any:

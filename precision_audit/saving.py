@@ -14,6 +14,7 @@ Must never overwrite what it did not write, nor leave half of a conversion behin
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import os
@@ -28,7 +29,7 @@ from torch import nn
 
 from precision_audit import atomic, checkpoint, loader, plan_file, reexport, weights
 from precision_audit.backends import torchao_float8
-from precision_audit.capture import capture, private_copy
+from precision_audit.capture import capture
 from precision_audit.records import Graph, InputError, Mode, Plan
 from precision_audit.rewrite import rewrite
 from precision_audit.saved_inputs import SavedInputs
@@ -117,7 +118,7 @@ def load(
     if manifest["kind"] == "exported":
         atomic.check_digests(path, manifest, (PROGRAM,))
         return reexport.read_program(path / PROGRAM)
-    original = private_copy(model if model is not None else _from_source(path, source or manifest["model"]))
+    original = copy.deepcopy(model if model is not None else _from_source(path, source or manifest["model"]))
     return _load_swapped(path, manifest, original, args, kwargs)
 
 

@@ -27,14 +27,22 @@ class State:
     renamed: tuple[dict[str, str], ...]
 
 
-def cloned_state(roots: Sequence[fx.GraphModule], share: bool) -> State:
-    """One tree of state for all `roots`; with `share` the tensors themselves instead of clones."""
+def cloned_state(roots: Sequence[fx.GraphModule], share: bool, folds: Iterable[Fold] = ()) -> State:
+    """One tree of state for all `roots`: clones, in the low format where a fold says so and the original is not kept;
+    with `share` the tensors themselves where they are not folded."""
     tree, memo = nn.Module(), dict[int, Any]()
+    lowered = {each.value: dtype_of(each.to) for each in folds if not each.copy}
+    low_twins: dict[int, Any] = {}
     renamed = []
     for number, root in enumerate(roots):
         names: dict[str, str] = {}
         for path, value, role in _walk(root):
-            clone = value if share else _clone(value, memo)
+            if path in lowered:
+                if id(value) not in low_twins:
+                    low_twins[id(value)] = _in_format(value, lowered[path])
+                clone = low_twins[id(value)]
+            else:
+                clone = value if share else _clone(value, memo)
             place = path
             if _holds(tree, path):
                 if _get(tree, path) is clone or role in ("parameter", "buffer"):
@@ -46,23 +54,17 @@ def cloned_state(roots: Sequence[fx.GraphModule], share: bool) -> State:
     return State(tree, tuple(renamed))
 
 
-def fold(state: nn.Module, folds: Iterable[Fold]) -> dict[str, tuple[str, torch.dtype]]:
-    """Store parameters in their low format; returns low copies that live beside their originals, by path."""
-    lowered: dict[int, Any] = {}
+def low_copies(state: nn.Module, folds: Iterable[Fold]) -> dict[str, tuple[str, torch.dtype]]:
+    """Put low copies beside the parameters that are read in both formats; (original, format) of each, by its path."""
     copies: dict[str, tuple[str, torch.dtype]] = {}
+    twins: dict[tuple[int, torch.dtype], torch.Tensor] = {}  # tied names share one copy
     for each in folds:
-        original = _get(state, each.value)
-        low = dtype_of(each.to)
         if each.copy:
-            path = copy_path(each)
-            put(state, path, original.detach().to(low), "transient buffer")
-            copies[path] = (each.value, low)
-            continue
-        if id(original) not in lowered:
-            data = original.detach().to(low)
-            is_parameter = isinstance(original, nn.Parameter)
-            lowered[id(original)] = (nn.Parameter(data, original.requires_grad) if is_parameter else data, original)
-        _replace(state, each.value, lowered[id(original)][0])
+            low, original = dtype_of(each.to), _get(state, each.value)
+            if (id(original), low) not in twins:
+                twins[id(original), low] = original.detach().to(low)
+            put(state, copy_path(each), twins[id(original), low], "transient buffer")
+            copies[copy_path(each)] = (each.value, low)
     return copies
 
 
@@ -129,12 +131,6 @@ def _get(tree: nn.Module, path: str) -> Any:
     return value
 
 
-def _replace(tree: nn.Module, path: str, value: Any) -> None:
-    parent, _, name = path.rpartition(".")
-    module = tree.get_submodule(parent)
-    if name in module._parameters:
-        module._parameters[name] = value
-    elif name in module._buffers:
-        module._buffers[name] = value
-    else:
-        setattr(module, name, value)
+def _in_format(value: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    data = value.detach().to(low)
+    return nn.Parameter(data, value.requires_grad) if isinstance(value, nn.Parameter) else data

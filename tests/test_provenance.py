@@ -15,8 +15,9 @@ STATE = {"b": torch.tensor([1.0, 2.0]), "a": torch.ones(2, 2, dtype=torch.bfloat
 
 def test_weights_digest_is_the_sha256_of_names_formats_shapes_and_bytes() -> None:
     # bf16 one is 0x3f80, little end first
-    content = b"a torch.bfloat16 (2, 2)\n" + b"\x80\x3f" * 4 + b"b torch.float32 (2,)\n" + b"\0\0\x80\x3f\0\0\0\x40"
-    assert weights_digest(STATE) == f"sha256:{hashlib.sha256(content).hexdigest()}"
+    a = hashlib.sha256(b"a torch.bfloat16 (2, 2)\n" + b"\x80\x3f" * 4).digest()
+    b = hashlib.sha256(b"b torch.float32 (2,)\n" + b"\0\0\x80\x3f\0\0\0\x40").digest()
+    assert weights_digest(STATE) == f"sha256:{hashlib.sha256(a + b).hexdigest()}"
 
 
 @pytest.mark.parametrize(

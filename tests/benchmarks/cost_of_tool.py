@@ -1,0 +1,83 @@
+"""What the tool itself costs, beside exporting and running the model.
+
+    python -m tests.benchmarks.cost_of_tool
+
+Converts each model of `tests.benchmarks.models` a few times under `bf16-inference`, without verification, which is
+running the model. Time inside `torch.export.export` is taken apart; what is left is this package: copying, records,
+decisions, the plan, the rewrite, digests, the report. The target is half of one export.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from tabulate import tabulate
+
+import precision_audit as pa
+from tests.benchmarks.models import MODELS
+
+TARGET = 0.5
+
+
+@contextmanager
+def timed_exports() -> Iterator[list[float]]:
+    """Seconds of every torch.export, the unlifting of its program to a module (`.module()`) included."""
+    spent: list[float] = []
+    export, unlift = torch.export.export, torch.export.ExportedProgram.module
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return export(*args, **kwargs)
+        finally:
+            spent.append(time.perf_counter() - started)
+
+    def timed_unlift(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return unlift(*args, **kwargs)
+        finally:
+            spent[-1] += time.perf_counter() - started
+
+    with (
+        mock.patch.object(torch.export, "export", timed),
+        mock.patch.object(torch.export.ExportedProgram, "module", timed_unlift),
+    ):
+        yield spent
+
+
+def measure(name: str, rounds: int) -> list[Any]:
+    """Medians over `rounds`, after one that warms up imports and caches."""
+    model, args = MODELS[name]()
+    exports, rest = [], []
+    for _ in range(rounds + 1):
+        with timed_exports() as spent:
+            started = time.perf_counter()
+            result = pa.convert(model, args, policy="bf16-inference", verify=False)
+            rest.append(time.perf_counter() - started - sum(spent))
+            exports.append(spent[0])
+    export, own = statistics.median(exports[1:]), statistics.median(rest[1:])
+    return [name, sum("/" in op.key for op in result.report.graph.ops), export, len(spent), own, own / export]
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="What the tool itself costs.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    options = parser.parse_args(argv)
+    rows = [measure(name, options.rounds) for name in options.models]
+    print(tabulate(rows, ["model", "ops", "one export, s", "exports", "the rest, s", "rest / export"], floatfmt=".2f"))
+    print(f"target: at most {TARGET} of one export")
+    return int(any(row[-1] > TARGET for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
