@@ -23,6 +23,7 @@ from precision_audit.comparing import compare
 from precision_audit.converted import Converted
 from precision_audit.hardware import device as device_named
 from precision_audit.planning import Planned, fitting_plan, planned
+from precision_audit.provenance import started_digest
 from precision_audit.records import Hardware, InputError, Mode, Plan, Policy, Report
 from precision_audit.reporting import assemble
 from precision_audit.rewrite import rewrite
@@ -103,6 +104,7 @@ def convert(
     batches = _batches(args, kwargs, calibration)
     check_parameters(model)
     original = private_copy(model) if isinstance(model, nn.Module) and not share_parameters else model
+    digest = started_digest(original)
     signature = inspect.signature(original.forward) if isinstance(original, nn.Module) else None
 
     captures, missing = _captures(original, args, kwargs, chosen.mode, dynamic_shapes)
@@ -116,12 +118,13 @@ def convert(
         signature=signature,
         missing=missing,
     )
+    weights_digest = digest()  # before anything runs: a forward pass in training mode writes to buffers
     verification = (
         compare(original, captures, made, converted, chosen, hardware, batches, loss, signature) if verify else None
     )
     report = assemble(
         captures[chosen.mode].graph, made[chosen.mode], facts, verification, chosen, hardware,
-        device_from, original, batches, provenance or {}, missing,
+        device_from, original, batches, provenance or {}, missing, weights_digest,
     )  # fmt: skip
     return Conversion(converted, report, made[chosen.mode].plan)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from precision_audit.records import Plan
@@ -31,6 +31,16 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
 
     with ThreadPoolExecutor(max_workers=8) as pool:  # hashing releases the interpreter's lock
         return f"sha256:{hashlib.sha256(b''.join(pool.map(one, sorted(state)))).hexdigest()}"
+
+
+def started_digest(model: nn.Module | torch.export.ExportedProgram) -> Callable[[], str]:
+    """`weights_digest` of a model's state, begun in another thread: call the result for the digest. Hashing takes as
+    long as reading all weights, and the interpreter is free meanwhile."""
+    state = model.state_dict() if isinstance(model, nn.Module) else model.state_dict
+    pool = ThreadPoolExecutor(max_workers=1)
+    future = pool.submit(weights_digest, dict(state))
+    pool.shutdown(wait=False)
+    return future.result
 
 
 def text_digest(text: str) -> str:

@@ -32,6 +32,7 @@ def assemble(
     batches: Sequence[Batch],
     said: Mapping[str, str],
     missing: str,
+    weights_digest: str,
 ) -> Report:
     """The report. `said` is what the caller knows of the model's origin, `missing` why a mode was not captured."""
     model = said.get("model") or type(original).__name__
@@ -49,7 +50,7 @@ def assemble(
             device=hardware.name,
             device_from=device_from,
             weights=said.get("weights", "weights as given"),
-            weights_digest=provenance.weights_digest(_state(original)),
+            weights_digest=weights_digest,
             inputs=said.get("inputs", "inputs as given"),
             batches=len(batches),
             parameters=facts.parameters,
@@ -75,11 +76,6 @@ def assemble(
             failed=verification.first_parting if verification else "",
         ),
     )
-
-
-def _state(model: nn.Module | torch.export.ExportedProgram) -> Mapping[str, torch.Tensor]:
-    state: Mapping[str, torch.Tensor] = model.state_dict() if isinstance(model, nn.Module) else model.state_dict
-    return state
 
 
 def _with_notes(graph: Graph, notes: tuple[str, ...]) -> Graph:
