@@ -22,7 +22,7 @@ from types import MappingProxyType
 from precision_audit import ops, rules
 from precision_audit.backends import Backend
 from precision_audit.formats import is_float
-from precision_audit.policy_match import STATE, Match, Matcher
+from precision_audit.policy.match import STATE, Match, Matcher
 from precision_audit.records import (
     Decision,
     Evidence,

@@ -18,16 +18,16 @@ from torch import fx, nn
 from precision_audit import policy as policies
 from precision_audit.analyse import analyse
 from precision_audit.capture import Captured, capture, private_copy
-from precision_audit.checkpoint import check_parameters
-from precision_audit.comparing import compare
-from precision_audit.converted import Converted
 from precision_audit.hardware import device as device_named
+from precision_audit.loader.checkpoint import check_parameters
 from precision_audit.planning import Planned, fitting_plan, planned
-from precision_audit.provenance import started_digest
 from precision_audit.records import Hardware, InputError, Mode, Plan, Policy, Report
-from precision_audit.reporting import assemble
+from precision_audit.report.assemble import assemble
+from precision_audit.report.provenance import started_digest
 from precision_audit.rewrite import rewrite
-from precision_audit.runs import Batch
+from precision_audit.rewrite.converted import Converted
+from precision_audit.verify.comparing import compare
+from precision_audit.verify.runs import Batch
 
 Model = nn.Module | torch.export.ExportedProgram
 

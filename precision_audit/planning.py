@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_audit import autocast, backends, plan_file
+from precision_audit import autocast, backends
 from precision_audit.decide import Decided, decide
+from precision_audit.plan import file as plan_file
 from precision_audit.plan import plan as cheapest
 from precision_audit.plan import settle
 from precision_audit.records import Decision, Finding, Graph, Hardware, InputError, Plan, Policy, Rule

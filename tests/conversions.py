@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from precision_audit.capture import capture, private_copy
-from precision_audit.converted import Converted
 from precision_audit.records import Cast, Mode, Plan, Swap
 from precision_audit.rewrite import rewrite
+from precision_audit.rewrite.converted import Converted
 
 SOURCE = '''
 import torch

@@ -7,8 +7,8 @@ from collections import defaultdict
 
 from hypothesis import strategies as st
 
-from precision_audit import cost
-from precision_audit.promotion import PROMOTING
+from precision_audit.plan import cost
+from precision_audit.plan.promotion import PROMOTING
 from tests.sketches import H100, Sketch
 
 

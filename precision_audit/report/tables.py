@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from precision_audit.records import Comparison, Decision, Finding, Op, Report
 from precision_audit.report import phrases
-from precision_audit.verdict import shapes_refused
+from precision_audit.report.verdict import shapes_refused
 
 OP_HEADER = ("op", "class", "runs in", "why")
 _OP_WIDTH = 34

@@ -21,7 +21,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from precision_audit.policy_match import Match, Matcher
+from precision_audit.policy.match import Match, Matcher
 from precision_audit.records import (
     Decision,
     Evidence,

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from precision_audit.policy_match import is_catch_all, is_glob
-from precision_audit.policy_nodes import nearest
+from precision_audit.policy.match import is_catch_all, is_glob
+from precision_audit.policy.nodes import nearest
 from precision_audit.records import Evidence, Finding, Rule
 from precision_audit.rules import Context, Example, found_in_policy
 

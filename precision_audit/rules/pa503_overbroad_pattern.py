@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from precision_audit.policy_match import glob
+from precision_audit.policy.match import glob
 from precision_audit.records import Evidence, Finding
 from precision_audit.rules import Context, Example, found_in_policy
 

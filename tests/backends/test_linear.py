@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from precision_audit.backends.torchao_float8 import is_swapped, offer
 from precision_audit.capture import capture
-from precision_audit.converted import Converted
-from precision_audit.device_shapes import check_shapes
 from precision_audit.records import Plan, Refusal, Swap
 from precision_audit.rewrite import rewrite
+from precision_audit.rewrite.converted import Converted
+from precision_audit.verify.device_shapes import check_shapes
 
 
 class Scaled(nn.Linear):

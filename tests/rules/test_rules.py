@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from precision_audit import backends, hardware, policy, rules, sources
-from precision_audit.capture import capture, private_copy
+from precision_audit import backends, hardware, policy, rules
+from precision_audit.capture import capture, private_copy, sources
 from precision_audit.decide import Decided, decide
 from precision_audit.records import Finding
 from precision_audit.rules.pa401_fp8_refused import _pads

@@ -1,0 +1,56 @@
+"""Where in the user's code: stack traces become `Source` records.
+
+Takes the stack trace that FX keeps on a node, or an exception; gives the last frame outside torch and outside
+generated code, or None (a bare `nn.Sequential` has no line of the user's). Never reads a file that the trace does not
+name.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import re
+import traceback
+from pathlib import Path
+
+import torch
+
+from precision_audit.records import Source
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]+)\n(?P<text>[^\n]*)')
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_OURS = str(Path(__file__).parent.parent) + os.sep
+
+
+@functools.cache
+def source_of(stack_trace: str) -> Source | None:
+    """The last frame of `stack_trace` that is the user's (a library on top of torch counts as the user's)."""
+    found: Source | None = None
+    for match in _FRAME.finditer(stack_trace):
+        if _is_user(match["file"]):
+            text = match["text"].strip()
+            if text.startswith('File "'):
+                text = ""
+            found = Source(match["file"], int(match["line"]), match["function"].strip(), text)
+    return found
+
+
+def user_frame(error: BaseException) -> Source | None:
+    """The deepest frame of an exception (or of one it was raised from) that is the user's."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        for frame in reversed(traceback.extract_tb(current.__traceback__)):
+            if _is_user(frame.filename):
+                text = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
+                return Source(frame.filename, frame.lineno or 0, frame.name, text)
+        current = current.__cause__ or current.__context__
+    return None
+
+
+def _is_user(file: str) -> bool:
+    generated = file.startswith("<") or "<eval_with_key>" in file
+    standard = f"{os.sep}contextlib.py" in file or f"{os.sep}functools.py" in file
+    return not (generated or standard or file.startswith((_TORCH, _OURS)))

@@ -1,0 +1,252 @@
+"""The command line: options in, a report on stdout, an exit status out.
+
+Everything that can be refused without the model is refused before it is loaded: options, configuration, policy,
+device, the places of the results, a plan to check or apply. The report alone goes to stdout; progress (a bar on a
+terminal only), timing and whatever the user's code prints go to stderr. Colours appear on a terminal only, and
+never when `NO_COLOR` is set.
+
+Exit status: 0 clean; 1 findings at or above `--fail-on`, a failed verification or a plan that no longer holds;
+2 unusable input, in one line that names the cause and the mend (`--debug` adds the traceback); 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precision_audit.cli import config, options, outputs, terminal
+from precision_audit.cli.config import Settings
+from precision_audit.records import InputError, Plan, Policy, Report
+
+if TYPE_CHECKING:
+    from precision_audit.loader import Loaded
+    from precision_audit.pipeline import Conversion
+
+_RANKS = {"note": 0, "warning": 1, "error": 2}
+
+
+def run() -> None:
+    """The `precision-audit` command."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command and return its exit status; raises nothing."""
+    argv = list(argv)
+    debug = "--debug" in argv
+    try:
+        return _dispatch(argv)
+    except InputError as error:
+        return _failed(" ".join(str(error).split()), debug)
+    except KeyboardInterrupt:
+        print("precision-audit: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of stdout has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except SystemExit as error:  # argparse after --help
+        return error.code if isinstance(error.code, int) else 2
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        return _failed(f"internal error: {text}; please report this bug with the output of --debug", debug)
+
+
+def _failed(text: str, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"precision-audit: {text}", file=sys.stderr)
+    return 2
+
+
+def _dispatch(argv: list[str]) -> int:
+    command = argv[0] if argv else ""
+    if command in options.LATER_COMMANDS:
+        raise InputError(f"{command}: not available in this version; there are {', '.join(options.COMMANDS)}")
+    command, rest = (command, argv[1:]) if command in options.COMMANDS else ("audit", argv)
+    if "--version" in rest:
+        from importlib.metadata import version
+
+        print(f"precision-audit {version('precision-audit')}")
+        return 0
+    given = options.parse(command, rest)
+    if command == "list":
+        from precision_audit.cli import listing
+
+        print(listing.render(given["what"]))
+        return 0
+    return _work(command, given.pop("model"), config.settings(given), argv)
+
+
+def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
+    """Audit or convert: check, load, run, write, print."""
+    read = {"model": spec.partition(":")[0], "checkpoint": settings.checkpoint, "policy": settings.policy,
+            "calibration data": settings.calibration_data, "plan to apply": settings.apply_plan,
+            "plan to check": settings.check_plan}  # fmt: skip
+    places = outputs.check(settings.output, command, settings.write_plan, read)
+    policy, plans = _before(settings)
+    started = time.perf_counter()
+    with terminal.progress(settings.quiet, 3) as stage, terminal.without_warnings(settings.debug):
+        stage("loading")
+        from precision_audit import loader
+
+        loaded = loader.load(
+            spec,
+            input_texts=settings.input,
+            checkpoint=settings.checkpoint,
+            calibration_data=settings.calibration_data,
+        )
+        loaded_at = time.perf_counter()
+        stage("capture, plan, rewrite, verify")
+        done = _pipeline(loaded, policy, settings, plans["apply"], argv)
+        stage("report")
+    report = _selected(done.report, policy, settings, loaded)
+    for message in loaded.messages:
+        terminal.say(message)
+    problems = _check_plan(plans["check"], report, policy, settings)
+    _write(done, report, loaded, settings, places)
+    if not settings.quiet:
+        terminal.say(f"loaded in {loaded_at - started:.1f} s, {command} in {time.perf_counter() - loaded_at:.1f} s")
+    _graph(done, loaded, policy, settings)
+    print(render(report, settings.output_format, settings.verbose, terminal.color()), end="", flush=True)
+    return status(report, problems, settings)
+
+
+def status(report: Report, problems: Sequence[str], settings: Settings) -> int:
+    """0 or 1: `--fail-on never` is about findings, `--exit-zero` about everything."""
+    if settings.exit_zero:
+        return 0
+    limit = _RANKS.get(settings.fail_on, len(_RANKS))
+    found = any(_RANKS[finding.severity] >= limit and not finding.resolved for finding in report.findings)
+    failed = report.verification is not None and not report.verification.passed
+    return 1 if found or failed or problems else 0
+
+
+def render(report: Report, form: str, verbose: bool = False, color: bool = False) -> str:
+    """The report in one of the formats of `--output-format`."""
+    from precision_audit import report as reports
+
+    return reports.render(report, form, verbose=verbose, color=color)
+
+
+def _before(settings: Settings) -> tuple[Policy, dict[str, Plan | None]]:
+    """Policy, device and plans, refused before the model is loaded."""
+    from precision_audit import hardware
+    from precision_audit import policy as policies
+
+    policy = policies.load(settings.policy)
+    if settings.device is not None:
+        hardware.device(settings.device)
+    plans = {"apply": _plan(settings.apply_plan), "check": _plan(settings.check_plan)}
+    applied = plans["apply"]
+    if applied is not None and applied.mode != policy.mode:
+        raise InputError(
+            f"--apply-plan {settings.apply_plan}: is for {applied.mode}, policy {policy.name} is for {policy.mode}; "
+            f"add --policy {applied.policy}"
+        )
+    return policy, plans
+
+
+def _plan(path: str | None) -> Plan | None:
+    from precision_audit.plan import file as plan_file
+
+    return plan_file.read(Path(path)) if path else None
+
+
+def _pipeline(
+    loaded: Loaded, policy: Policy, settings: Settings, apply_plan: Plan | None, argv: list[str]
+) -> Conversion:
+    from precision_audit import pipeline
+
+    with contextlib.redirect_stdout(sys.stderr):
+        return pipeline.convert(
+            loaded.model,
+            loaded.args,
+            loaded.kwargs,
+            policy=policy,
+            device=settings.device,
+            calibration=loaded.calibration,
+            dynamic_shapes=loaded.dynamic_shapes,
+            loss=loaded.loss,
+            optimizer=loaded.optimizer,
+            apply_plan=apply_plan,
+            provenance={**loaded.provenance, "command": shlex.join(["precision-audit", *argv])},
+        )
+
+
+def _selected(report: Report, policy: Policy, settings: Settings, loaded: Loaded) -> Report:
+    """The report with the findings of `--select` and without those of `--ignore`, judged again."""
+    if not settings.select and not settings.ignore:
+        return report
+    from precision_audit.report import verdict
+
+    kept = tuple(
+        finding
+        for finding in report.findings
+        if finding.rule.startswith(settings.select or "PA") and not finding.rule.startswith(settings.ignore or "\0")
+    )
+    judged, reasons = verdict.judge(
+        kept, report.graph, report.plan, report.verification, policy, made_up=loaded.provenance["made_up"]
+    )
+    summary = verdict.summary(judged, reasons, kept, report.plan, policy)
+    return replace(report, findings=kept, verdict=judged, summary=summary)
+
+
+def _check_plan(plan: Plan | None, report: Report, policy: Policy, settings: Settings) -> list[str]:
+    """What no longer holds of a committed plan, said on stderr."""
+    if plan is None:
+        return []
+    from precision_audit import hardware
+    from precision_audit.plan import file as plan_file
+
+    problems = plan_file.check(plan, report.graph, policy, hardware.device(report.meta.device))
+    note = "" if problems else plan_file.cheaper(plan, report.plan)
+    for line in [*problems, *([note] if note else [])]:
+        terminal.say(f"{settings.check_plan}: {line}")
+    return problems
+
+
+def _write(done: Conversion, report: Report, loaded: Loaded, settings: Settings, places: outputs.Outputs) -> None:
+    """Every file of this run, each in one go; the model first, which can still be refused (swaps in a .pt2)."""
+    from precision_audit.saving import atomic
+
+    if places.model is not None:
+        from precision_audit import saving
+
+        saving.save(done.module, done.plan, places.model, loaded.args, loaded.kwargs, model=loaded.source)
+        terminal.say(f"wrote {places.model}")
+    for path, form in places.reports:
+        text = render(report, form, settings.verbose)
+        atomic.write_file(path, lambda partial, text=text: partial.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        terminal.say(f"wrote {path}")
+    if settings.write_plan:
+        from precision_audit.plan import file as plan_file
+
+        atomic.write_file(Path(settings.write_plan), lambda partial: plan_file.write(report.plan, partial))
+        terminal.say(f"wrote {settings.write_plan}")
+
+
+def _graph(done: Conversion, loaded: Loaded, policy: Policy, settings: Settings) -> None:
+    """The FX graph of `--show-graph`; beside a machine-readable report it goes to stderr."""
+    if settings.show_graph is None:
+        return
+    graph = done.module.graph
+    if settings.show_graph == "before":
+        from torch import nn
+
+        from precision_audit.capture import capture, private_copy
+
+        model = private_copy(loaded.model) if isinstance(loaded.model, nn.Module) else loaded.model
+        graph = capture(
+            model, loaded.args, loaded.kwargs, mode=policy.mode, dynamic_shapes=loaded.dynamic_shapes
+        ).root.graph
+    with contextlib.redirect_stdout(sys.stderr) if settings.output_format == "json" else contextlib.nullcontext():
+        graph.print_tabular()
+        print()

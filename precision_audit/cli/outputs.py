@@ -1,0 +1,80 @@
+"""Where the results go: checked before the work, written in one go after it.
+
+Takes the `-o` values of a run; gives `Outputs`. Everything that would make writing fail (no such folder, no right, a
+folder in the way, a file that was read as input) is found before the model is loaded, because a long audit that ends
+with "permission denied" is lost. Never overwrites the user's model, checkpoint or policy.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from precision_audit import report
+from precision_audit.records import InputError
+
+_LATER_SUFFIXES = (".html", ".sarif")
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """`reports`: files and their formats. `model`: where a conversion goes, None for an audit."""
+
+    reports: tuple[tuple[Path, str], ...]
+    model: Path | None
+
+
+def check(texts: Iterable[str], command: str, plan: str | None, read: Mapping[str, str | None]) -> Outputs:
+    """Sort the `-o` values and try each place. `read` are the files this run reads, by what they are."""
+    reports: list[tuple[Path, str]] = []
+    models: list[Path] = []
+    for text in texts:
+        path = Path(text)
+        suffix = path.suffix.lower()
+        if suffix in _LATER_SUFFIXES:
+            raise InputError(f"-o {text}: {suffix} reports are not available in this version; use .txt, .json or .md")
+        if command == "convert" and (suffix == ".pt2" or not suffix or path.is_dir() or text.endswith("/")):
+            models.append(path)
+        else:
+            reports.append((path, report.for_file(path)))
+    if command == "convert" and len(models) != 1:
+        got = f"{len(models)} were given" if models else "none was given"
+        raise InputError(f"convert: expected one place for the model, {got}; add -o OUT.pt2 or -o FOLDER")
+    places = [path for path, _ in reports] + models + ([Path(plan)] if plan else [])
+    for path in places:
+        _check_place(path, folder=path in models and path.suffix.lower() != ".pt2", read=read)
+    twice = next((path for i, path in enumerate(places) if path.absolute() in [p.absolute() for p in places[:i]]), None)
+    if twice:
+        raise InputError(f"-o {twice}: given twice; give every result its own file")
+    return Outputs(tuple(reports), models[0] if models else None)
+
+
+def _check_place(path: Path, folder: bool, read: Mapping[str, str | None]) -> None:
+    for what, other in read.items():
+        if other and path.exists() and Path(other).exists() and path.samefile(other):
+            raise InputError(f"-o {path}: is the {what} of this run and will not be overwritten; give another name")
+    if path.is_dir() and not folder:
+        raise InputError(f"-o {path}: is a folder; give a file in it")
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"-o {path}: is no ordinary file; give a file that can be replaced")
+    if folder and path.is_file():
+        raise InputError(f"-o {path}: is a file; give a folder, or a name that ends in .pt2")
+    if folder and path.is_dir() and any(path.iterdir()):
+        from precision_audit.saving import atomic
+
+        atomic.read_manifest(path)  # a folder of ours may be replaced, no other
+    parent = path.parent
+    while folder and not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise InputError(f"-o {path}: there is no folder {parent}; make it first")
+    if path.is_file() and not os.access(path, os.W_OK):
+        raise InputError(f"-o {path}: is write-protected; remove it or give another name")
+    try:
+        with tempfile.NamedTemporaryFile(dir=parent, prefix=".precision-audit-"):
+            pass
+    except OSError as error:
+        raise InputError(f"-o {path}: cannot write in {parent} ({error.strerror}); give another folder") from error

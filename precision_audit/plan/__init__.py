@@ -1,0 +1,245 @@
+"""Plan: the cheapest formats and casts that policy and facts allow, exactly.
+
+Takes the graph, decisions with swaps, the policy and the device; gives the `Plan`, and `settle` writes its choices back
+into the decisions. The optimum is one of the charged model: seconds of ops (roofline) and of casts, each tensor cast
+once per direction for all its readers, plus λ times error shares. It is found by one minimum cut (`cut.py`); dropping
+casts that promotion makes superfluous comes after. Never touches the graph or measures.
+
+The stages, one module each: who reads what (`reading.py`), who may choose (`labelling.py`), what it costs (`charging.py`),
+the cut, and the casts that the result needs (`placing.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from precision_audit.formats import is_float
+from precision_audit.plan import cost
+from precision_audit.plan.charging import Charged, Prices, charge
+from precision_audit.plan.cut import solve
+from precision_audit.plan.digest import digest
+from precision_audit.plan.labelling import CAPTURED, Labels, labels
+from precision_audit.plan.labelling import HIGH as ASKS_HIGH
+from precision_audit.plan.placing import made_format, place
+from precision_audit.plan.reading import Readings, alike, readings
+from precision_audit.records import (
+    Cast,
+    Decision,
+    Fold,
+    Graph,
+    Hardware,
+    Plan,
+    Policy,
+    Predicted,
+    Refusal,
+    Swap,
+    Tensor,
+)
+
+if TYPE_CHECKING:
+    from precision_audit.decide import Decided
+
+
+def plan(
+    graph: Graph,
+    decided: Decided,
+    policy: Policy,
+    hardware: Hardware,
+    *,
+    lam: float = 0.0,
+    error_shares: Mapping[str, float] | None = None,
+) -> Plan:
+    """The cheapest plan. `error_shares` holds the expected squared relative error of a source: an op's key when it
+    runs low, `cast:` and a value when that value is read low; `lam` is what a unit of it is worth in seconds."""
+    seconds = _Seconds(graph, policy, hardware, lam, error_shares or {})
+    swaps, refusals = _worthwhile(graph, decided.swaps, policy, seconds)
+    reads, asked, swaps, more = _asked(
+        graph, decided.decisions, policy, hardware.kernels, swaps=swaps, same=seconds.same
+    )
+    seconds.swapped = {swap.op for swap in swaps}
+    charged = charge(reads, asked, policy, seconds.prices())
+    runs = _runs(asked, charged, policy)
+    casts, folds = place(reads, asked, runs, policy)
+    return Plan(
+        policy=policy.name,
+        mode=graph.mode,
+        high=policy.high,
+        low=policy.low,
+        formats=_formats(graph, runs, folds, policy),
+        casts=tuple(casts),
+        folds=tuple(folds),
+        swaps=tuple(swaps),
+        refusals=(*decided.refusals, *refusals, *more),
+        environment=policy.environment,
+        predicted=seconds.predicted(reads, runs, casts, folds),
+        graph_digest=digest(graph),
+    )
+
+
+def settle(decisions: Iterable[Decision], made: Plan) -> tuple[Decision, ...]:
+    """Decisions with the plan's choice and its reason where they waited for one or could not be kept."""
+    formats, swapped = dict(made.formats), {swap.op for swap in made.swaps}
+    refused = {refusal.op: refusal for refusal in made.refusals}
+    fed = {key for cast in made.casts for key in cast.consumers}
+    return tuple(
+        _settled(each, formats.get(each.op, ""), refused.get(each.op), each.op in fed, made)
+        if each.op not in swapped
+        else each
+        for each in decisions
+    )
+
+
+def _settled(decision: Decision, runs: str, refusal: Refusal | None, fed: bool, made: Plan) -> Decision:
+    asked = decision.chosen
+    if asked.startswith("fp8"):
+        why = f"backend {refusal.backend}: {refusal.reason}" if refusal else "the plan has no swap"
+        return replace(decision, chosen=runs or made.low, reason=f"{why}; {decision.reason}")
+    if not runs or runs == asked:
+        return decision
+    if asked:
+        reason = f"plan: shares memory or is read as captured, so it stays {runs} ({decision.reason} asked for {asked})"
+    elif fed:
+        reason = f"plan: {runs} saves more than the cast of its input costs"
+    else:
+        reason = "plan: a cast would cost more"
+    return replace(decision, chosen=runs, reason=reason)
+
+
+def _asked(
+    graph: Graph,
+    decisions: Sequence[Decision],
+    policy: Policy,
+    kernels: str,
+    *,
+    swaps: Sequence[Swap],
+    same: Sequence[int],
+) -> tuple[Readings, Labels, list[Swap], list[Refusal]]:
+    """Readings and labels; a swap that shared memory forbids is taken out and everything asked once more."""
+    refusals: list[Refusal] = []
+    while True:
+        reads = readings(graph, kernels, swaps, same)
+        asked = labels(reads, decisions, policy, swaps)
+        if not asked.refusals:
+            return reads, asked, list(swaps), refusals
+        refusals.extend(asked.refusals)
+        refused = {refusal.op for refusal in asked.refusals}
+        swaps = [swap for swap in swaps if swap.op not in refused]
+
+
+def _worthwhile(
+    graph: Graph, swaps: Sequence[Swap], policy: Policy, seconds: _Seconds
+) -> tuple[list[Swap], list[Refusal]]:
+    """The cheaper of fp8 and low for each eligible linear, where the policy asks for that; the choice is recorded."""
+    if policy.swap == "eligible":
+        return list(swaps), []
+    kept, refusals = [], []
+    position = {op.key: i for i, op in enumerate(graph.ops)}
+    for swap in swaps:
+        fp8, low = seconds.fp8(position[swap.op]), seconds.op(position[swap.op], policy.low)
+        if fp8 < low:
+            kept.append(swap)
+            continue
+        reason = f"not worth it: predicted {fp8 * 1e6:.3g} µs in fp8, {low * 1e6:.3g} µs in {policy.low}"
+        refusals.append(Refusal(swap.op, swap.module, swap.backend, reason))
+    return kept, refusals
+
+
+def _runs(asked: Labels, charged: Charged, policy: Policy) -> list[str]:
+    """What each op runs in: a format's name, or CAPTURED."""
+    low = solve(charged.problem).tolist()
+    runs = [policy.high if demand == ASKS_HIGH else demand for demand in asked.demand]
+    for position, vertex in charged.vertex.items():
+        runs[position] = policy.low if low[vertex] else policy.high
+    return runs
+
+
+def _formats(graph: Graph, runs: Sequence[str], folds: Iterable[Fold], policy: Policy) -> tuple[tuple[str, str], ...]:
+    """Format of the float outputs of every op that has some. A folded parameter has the format it is stored in."""
+    stored = {fold.value: fold.to for fold in folds if not fold.copy}
+    found = []
+    for op, each in zip(graph.ops, runs, strict=True):
+        floats = [tensor.format for tensor in op.outputs if is_float(tensor.format)]
+        if not floats:
+            continue
+        is_state = op.kind in ("parameter", "buffer", "constant")
+        changed = each != CAPTURED and policy.high in floats and not is_state
+        captured = policy.high if policy.high in floats else floats[0]
+        found.append((op.key, stored.get(op.key, captured) if not changed else each))
+    return tuple(found)
+
+
+class _Seconds:
+    """Prices of one graph on one device, each computed once."""
+
+    def __init__(
+        self, graph: Graph, policy: Policy, hardware: Hardware, lam: float, shares: Mapping[str, float]
+    ) -> None:
+        self._graph, self._policy, self._hardware, self._lam, self._shares = graph, policy, hardware, lam, shares
+        self._tensors: dict[str, Tensor] = {
+            value: tensor for op in graph.ops for value, tensor in zip(op.values, op.outputs, strict=True)
+        }
+        self._compute = cost.compute_format(policy)
+        self.same = alike(graph)
+        self.swapped: set[str] = set()
+        self._known: dict[tuple[int, str], float] = {}  # by the number of ops that are alike
+
+    def prices(self) -> Prices:
+        return Prices(self.op, self._cast, self._copy, lambda source: self._lam * self._shares.get(source, 0.0))
+
+    def op(self, position: int, format_: str) -> float:
+        op = self._graph.ops[position]
+        if format_ == self._policy.low and op.key in self.swapped:
+            return self.fp8(position)
+        sort = (self.same[position], format_)
+        if sort not in self._known:
+            compute = self._compute if format_ == self._policy.high else ""
+            inputs, mode = self._inputs(position), self._graph.mode
+            self._known[sort] = cost.op_seconds(op, inputs, format_, self._hardware, mode, compute=compute)
+        return self._known[sort]
+
+    def fp8(self, position: int) -> float:
+        op = self._graph.ops[position]
+        return cost.fp8_seconds(op, self._inputs(position), self._policy.low, self._hardware, self._graph.mode)
+
+    def predicted(
+        self, reads: Readings, runs: Sequence[str], casts: Iterable[Cast], folds: Iterable[Fold]
+    ) -> Predicted:
+        seconds = seconds_high = 0.0
+        for position, (op, each) in enumerate(zip(self._graph.ops, runs, strict=True)):
+            if op.kind in ("input", "parameter", "buffer", "constant"):
+                continue
+            captured = self._captured(position)
+            once = self.op(position, captured)
+            seconds_high += once
+            seconds += once if each in (CAPTURED, captured) else self.op(position, each)
+        spent = 0.0
+        for cast in casts:
+            tensor = self._tensors[cast.value]
+            spent += self._cast(tensor, made_format(tensor, runs[reads.maker[cast.value]], self._policy), cast.to)
+        share = self._error_share(runs, casts, folds) if self._shares else 0.0
+        return Predicted(seconds + spent, seconds_high, spent, sum(cast.bytes for cast in casts), share)
+
+    def _error_share(self, runs: Sequence[str], casts: Iterable[Cast], folds: Iterable[Fold]) -> float:
+        low = self._policy.low
+        made_low: list[Cast | Fold] = [*casts, *folds]
+        sources = {f"cast:{each.value}" for each in made_low if each.to == low}
+        for op, each in zip(self._graph.ops, runs, strict=True):
+            if each == low:
+                sources.add(f"cast:{op.key}" if op.kind == "input" else op.key)
+        return sum(self._shares.get(source, 0.0) for source in sorted(sources))
+
+    def _captured(self, position: int) -> str:
+        floats = [t.format for t in self._graph.ops[position].outputs if is_float(t.format)]
+        return floats[0] if floats and self._policy.high not in floats else self._policy.high
+
+    def _inputs(self, position: int) -> list[Tensor]:
+        operands = self._graph.ops[position].operands
+        return [self._tensors[operand.value] for operand in operands if operand.value in self._tensors]
+
+    def _cast(self, tensor: Tensor, source: str, target: str) -> float:
+        return cost.cast_seconds(tensor, source, target, self._hardware, self._graph.mode)
+
+    def _copy(self, tensor: Tensor, format_: str) -> float:
+        return cost.copy_seconds(tensor, format_, self._hardware)

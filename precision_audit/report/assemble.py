@@ -1,0 +1,88 @@
+"""From everything that was found to one `Report`: provenance, verdict, what to do next.
+
+Takes the records of all stages; gives the record that the files of `report/` render. Computes digests and counts, and
+judges nothing that `verdict.py` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from precision_audit import autocast
+from precision_audit.planning import Planned
+from precision_audit.records import Facts, Finding, Graph, Hardware, Meta, Policy, Report, Verification
+from precision_audit.report import provenance, verdict
+from precision_audit.verify.runs import Batch
+
+SCHEMA = 1
+
+
+def assemble(
+    graph: Graph,
+    made: Planned,
+    facts: Facts,
+    verification: Verification | None,
+    policy: Policy,
+    hardware: Hardware,
+    device_from: str,
+    original: nn.Module | torch.export.ExportedProgram,
+    batches: Sequence[Batch],
+    said: Mapping[str, str],
+    missing: str,
+    weights_digest: str,
+) -> Report:
+    """The report. `said` is what the caller knows of the model's origin, `missing` why a mode was not captured."""
+    model = said.get("model") or type(original).__name__
+    made_up = said.get("made_up", "")
+    judged, reasons = verdict.judge(made.findings, graph, made.plan, verification, policy, made_up=made_up)
+    notes = (*graph.notes, *([f"evaluation mode was not captured: {missing}"] if missing else ()))
+    return Report(
+        schema=SCHEMA,
+        meta=Meta(
+            tool="precision-audit",
+            versions=provenance.versions(),
+            model=model,
+            policy=policy.name,
+            policy_digest=policy.digest,
+            device=hardware.name,
+            device_from=device_from,
+            weights=said.get("weights", "weights as given"),
+            weights_digest=weights_digest,
+            inputs=said.get("inputs", "inputs as given"),
+            batches=len(batches),
+            parameters=facts.parameters,
+            command=said.get("command", ""),
+            emulated=provenance.emulated(made.plan),
+            calibration_digest=provenance.batches_digest(batches),
+        ),
+        verdict=judged,
+        summary=verdict.summary(judged, reasons, made.findings, made.plan, policy),
+        graph=_with_notes(graph, notes),
+        decisions=made.decisions,
+        findings=_ordered(made.findings),
+        plan=made.plan,
+        verification=verification,
+        autocast_casts=autocast.autocast_cast_count(graph),
+        next_steps=verdict.next_steps(
+            judged,
+            reasons,
+            made.findings,
+            model=model,
+            policy=policy.name,
+            made_up=made_up,
+            failed=verification.first_parting if verification else "",
+        ),
+    )
+
+
+def _with_notes(graph: Graph, notes: tuple[str, ...]) -> Graph:
+    return replace(graph, notes=tuple(dict.fromkeys(notes)))
+
+
+def _ordered(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    rank = {"error": 0, "warning": 1, "note": 2}
+    return tuple(sorted(findings, key=lambda each: (rank[each.severity], each.rule, each.op, each.message)))

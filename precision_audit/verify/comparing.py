@@ -1,0 +1,89 @@
+"""What verification compares: eager, captured, converted, plain low precision, and the device's shape rules.
+
+Takes everything that was made of a model; gives the `Verification`. Knows how to build the four modules; how they are
+run and judged is `verify`'s. Changes none of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from precision_audit.capture import Captured, set_mode
+from precision_audit.planning import Planned, everything_low
+from precision_audit.records import Hardware, Mode, Policy, Verification
+from precision_audit.report.provenance import emulated
+from precision_audit.rewrite import rewrite, unchanged
+from precision_audit.rewrite.converted import Converted
+from precision_audit.verify import parting, verify
+from precision_audit.verify.device_shapes import check_shapes
+from precision_audit.verify.eager import against_eager
+from precision_audit.verify.limits import limit
+from precision_audit.verify.runs import Batch
+
+
+def compare(
+    original: nn.Module | torch.export.ExportedProgram,
+    captures: Mapping[Mode, Captured],
+    made: Mapping[Mode, Planned],
+    converted: Converted,
+    policy: Policy,
+    hardware: Hardware,
+    batches: Sequence[Batch],
+    loss: Callable[[Any], torch.Tensor] | None,
+    signature: inspect.Signature | None,
+) -> Verification:
+    """Run and judge. The reference is the captured graph, which was compared with eager first."""
+    mode = policy.mode
+    main = {mode: captures[mode]}
+    reference = unchanged(main, signature=signature)
+    plan = made[mode].plan
+    converted.train(mode == "training")
+    return verify(
+        reference,
+        converted,
+        _plain(main, mode, policy, hardware, signature),
+        batches,
+        policy,
+        loss=loss,
+        graph=captures[mode].graph,
+        first_parting=lambda: parting.find(
+            captures[mode].graph,
+            reference,
+            converted,
+            batch=batches[0],
+            tolerance=limit(policy, "relative_l2", "") or 0,
+        ),
+        shapes_check=(lambda: check_shapes(converted, *batches[0], mode=plan.mode)) if plan.swaps else None,
+        captured_against_eager=_eager(original, reference, captures[mode], batches[0], mode),
+        emulated=emulated(plan),
+    )
+
+
+def _plain(
+    captures: Mapping[Mode, Captured],
+    mode: Mode,
+    policy: Policy,
+    hardware: Hardware,
+    signature: inspect.Signature | None,
+) -> Converted | None:
+    plan = everything_low(captures[mode].graph, policy, hardware)
+    return None if plan is None else rewrite(captures, {mode: plan}, signature=signature)
+
+
+def _eager(
+    original: nn.Module | torch.export.ExportedProgram,
+    reference: Converted,
+    captured: Captured,
+    batch: Batch,
+    mode: Mode,
+) -> str:
+    if not isinstance(original, nn.Module):
+        return ""
+    set_mode(original, mode)
+    guarded = any(note.startswith("captured along") for note in captured.graph.notes)
+    return against_eager(original, reference, batch, type(original).__name__, guarded)

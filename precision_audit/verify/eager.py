@@ -1,0 +1,87 @@
+"""Is the captured graph the model? Captured against eager, on the example and on other numbers.
+
+Takes the model as the user wrote it and its captured graph; runs both under one seed on the example inputs and on a
+perturbed copy of them; gives one sentence for the report. Raises InputError where they part by more than rounding: a
+graph that is not the model must not be audited. Leaves no trace in either (see `runs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from precision_audit.records import InputError
+from precision_audit.verify.runs import Batch, Conditions, run
+
+# Eager fast paths (nn.TransformerEncoder's inference path) differ by rounding in another order, about 1e-6.
+_ROUNDING = 1e-4
+
+
+def against_eager(
+    eager: Callable[..., Any], captured: Callable[..., Any], batch: Batch, name: str, guarded: bool
+) -> str:
+    """One sentence, such as "bitwise on the example and on a perturbed input"."""
+    said = []
+    for label, inputs in _trials(batch, guarded):
+        try:
+            expected = run(eager, inputs, Conditions(False)).outputs
+        except Exception:  # the model itself refuses the perturbed numbers: nothing to compare there
+            said.append(f"not compared on {label}: the model itself fails there")
+            continue
+        try:
+            found = run(captured, inputs, Conditions(False)).outputs
+        except Exception as error:
+            raise InputError(_apart(name, label, str(error).strip().splitlines()[0])) from error
+        largest = max((_difference(value, found.get(key)) for key, value in expected.items()), default=0.0)
+        if not largest <= _ROUNDING:
+            raise InputError(_apart(name, label, f"relative difference {largest:.1e}"))
+        said.append(f"bitwise on {label}" if largest == 0.0 else f"{largest:.0e} on {label} (an eager fast path)")
+    return "; ".join(said)
+
+
+def _trials(batch: Batch, guarded: bool) -> list[tuple[str, Batch]]:
+    """The example, a slightly changed example, and, where the capture followed one path, one of other signs."""
+    trials = [("the example", batch), ("a perturbed input", _mapped(batch, _perturbed))]
+    if guarded:
+        trials.append(("an input of other signs", _mapped(batch, _negated)))
+    return trials
+
+
+def _mapped(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+    args, kwargs = pytree.tree_map_only(torch.Tensor, change, (batch[0], dict(batch[1])))
+    return args, kwargs
+
+
+def _perturbed(value: torch.Tensor) -> torch.Tensor:
+    if value.is_floating_point():
+        return (value.detach() * 0.9375).requires_grad_(value.requires_grad)
+    if value.dtype == torch.bool or value.ndim == 0:
+        return value
+    return value.roll(1, dims=-1)  # the same numbers in another order stay in the range that the model expects
+
+
+def _negated(value: torch.Tensor) -> torch.Tensor:
+    return -value.detach() if value.is_floating_point() else value
+
+
+def _difference(expected: torch.Tensor, found: torch.Tensor | None) -> float:
+    if found is None or found.shape != expected.shape or found.dtype != expected.dtype:
+        return float("inf")
+    if torch.equal(expected, found):
+        return 0.0
+    left, right = expected.to(torch.complex128), found.to(torch.complex128)
+    same = torch.isnan(left) & torch.isnan(right) | (left == right)
+    if bool(same.all()):
+        return 0.0
+    apart = torch.where(same, torch.zeros_like(left), left - right)
+    return float(apart.norm() / left[torch.isfinite(left)].norm().clamp(min=torch.finfo(torch.float64).tiny))
+
+
+def _apart(name: str, label: str, what: str) -> str:
+    return (
+        f"the captured graph of {name} is not the model: on {label} they differ ({what}). Expected the same result for "
+        "every input of these shapes; the model's path depends on values: use torch.where or torch.cond there"
+    )

@@ -1,0 +1,42 @@
+"""How large an error may be.
+
+Takes a policy and the name of a figure; gives its limit, or None where any value passes. The policy's `tolerances`
+come first:
+    relative_l2, gradient_relative_l2              every float output, every parameter
+    relative_l2:NAME, gradient_relative_l2:NAME    one output (`output['logits']`) or parameter, before the general one
+    flip_rate, flip_rate:NAME                      share of changed elements of an integer or bool output
+and where they are silent `DEFAULT_TOLERANCES` by the lowest format that the policy asks for. An integer output
+without a limit may change: a decision flips where two scores are close, and `verify` always says so.
+"""
+
+from __future__ import annotations
+
+from precision_audit.records import Policy
+
+# format → limits for outputs and for gradients: about 8 and 80 unit roundoffs (2^-8 for bf16, 2^-11 for fp16, 2^-4 for
+# fp8_e4m3, there 2 and 8), room for the errors of a deep model to add up. The fp32 identity must be bitwise.
+DEFAULT_TOLERANCES = {
+    "fp32": (0.0, 0.0),
+    "fp64": (0.0, 0.0),
+    "bf16": (3e-2, 3e-1),
+    "fp16": (5e-3, 5e-2),
+    "fp8": (1e-1, 5e-1),
+}
+
+
+def limit(policy: Policy, key: str, name: str) -> float | None:
+    """The limit for one figure of one output or parameter: `key` is relative_l2, gradient_relative_l2 or flip_rate."""
+    given = dict(policy.tolerances)
+    for wanted in (f"{key}:{name}", key):
+        if wanted in given:
+            return given[wanted]
+    output, gradient = DEFAULT_TOLERANCES[_lowest(policy)]
+    if key == "flip_rate":
+        return 0.0 if output == 0 else None
+    return gradient if key == "gradient_relative_l2" else output
+
+
+def _lowest(policy: Policy) -> str:
+    if any(rule.backend for rule in policy.rules):
+        return "fp8"
+    return policy.low if policy.low in DEFAULT_TOLERANCES else "fp8"

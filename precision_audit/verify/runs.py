@@ -1,0 +1,166 @@
+"""One run of one model on one batch, under conditions that two models can share.
+
+Takes a model, a batch and the `Conditions`; gives a `Run`: every output tensor by name and, where the conditions say
+training, the gradient of every parameter. Never leaves a trace: inputs are copied before they are handed over, buffers
+(running statistics, counters, caches) are put back, `.grad` is not touched and the caller's random generator is not
+moved. Without that the second model would see what the first one left behind.
+
+Where the user gives no loss, the gradient is that of a fixed projection: Σ_k (r_k · y_k) / ‖y_k‖ over the float outputs
+y_k, with r_k of ±1 drawn from the seed and ‖y_k‖ taken from the reference, so that each output counts alike whatever
+its unit and every run descends from the same scalar.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from precision_audit.verify.draws import Draws
+
+Batch = tuple[tuple[Any, ...], Mapping[str, Any]]
+# Tried in this order on the gradients of an fp16 run, as torch.amp.GradScaler would step down from its 2^16.
+LOSS_SCALES = (2.0**16, 2.0**12, 2.0**8, 2.0**4, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What all runs of a verification have in common. `names` are the outputs' names, derived where empty."""
+
+    training: bool
+    loss: Callable[[Any], Tensor] | None = None
+    seed: int = 0
+    draws: bool = False
+    names: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Run:
+    outputs: dict[str, Tensor]
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    norms: dict[str, float] = field(default_factory=dict)
+    scale: float = 1.0
+    moved: bool = False  # the model drew from the random generator
+
+
+def run(
+    model: Callable[..., Any],
+    batch: Batch,
+    conditions: Conditions,
+    norms: Mapping[str, float] | None = None,
+    scale: float = 1.0,
+) -> Run:
+    """Runs `model` once. `norms` are those of the reference; `scale` multiplies the loss and is divided out of the
+    gradient again."""
+    parameters = _parameters(model) if conditions.training else {}
+    with without_trace(model, conditions), torch.set_grad_enabled(bool(parameters)):
+        args, kwargs = pytree.tree_map_only(Tensor, _copied, (batch[0], dict(batch[1])))
+        before = torch.get_rng_state()
+        output = model(*args, **kwargs)
+        moved = not torch.equal(before, torch.get_rng_state())
+        named = flatten(output, conditions.names)
+        own = {name: float(value.detach().double().norm()) for name, value in named.items() if _is_real(value)}
+        used = norms if norms is not None else own
+        gradients: dict[str, Tensor] = {}
+        if parameters:
+            total = conditions.loss(output) if conditions.loss else _projection(named, used, conditions.seed)
+            gradients = _gradients(total, parameters, scale)
+    return Run({name: value.detach() for name, value in named.items()}, gradients, dict(used), scale, moved)
+
+
+def run_scaled(
+    model: Callable[..., Any], batch: Batch, conditions: Conditions, norms: Mapping[str, float], start: float
+) -> Run:
+    """A run whose loss scale steps down from `start` until the gradients are finite. Powers of two: exact."""
+    for scale in (scale for scale in LOSS_SCALES if scale <= start):
+        result = run(model, batch, conditions, norms, scale)
+        if all(bool(torch.isfinite(gradient).all()) for gradient in result.gradients.values()):
+            break
+    return result
+
+
+def flatten(output: Any, names: tuple[str, ...] = ()) -> dict[str, Tensor]:
+    """Every tensor of a nested output by name: `output`, `output[0]`, `output['logits']`, `output.logits`. Numbers
+    count as tensors of one element; what is neither is left out."""
+    found = dict(_leaves(output, "output"))
+    if len(names) == len(found):
+        return dict(zip(names, found.values(), strict=True))
+    return found
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, bool | int | float | complex):
+        yield name, torch.tensor(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for each in dataclasses.fields(value):
+            yield from _leaves(getattr(value, each.name), f"{name}.{each.name}")
+    else:
+        for path, leaf in pytree.tree_flatten_with_path(value)[0]:
+            if path:
+                yield from _leaves(leaf, name + pytree.keystr(path))
+
+
+def _parameters(model: Callable[..., Any]) -> dict[str, nn.Parameter]:
+    """Trainable parameters under every name they have, so that tied ones meet whatever the order of the names."""
+    if not isinstance(model, nn.Module):
+        return {}
+    return {name: p for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
+
+
+@contextlib.contextmanager
+def without_trace(model: Callable[..., Any], conditions: Conditions) -> Iterator[None]:
+    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+    saved = [buffer.detach().clone() for buffer in buffers]
+    draws = Draws() if conditions.draws else contextlib.nullcontext()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(), draws:
+        torch.manual_seed(conditions.seed)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, before in zip(buffers, saved, strict=True):
+                    buffer.copy_(before)
+
+
+def _copied(value: Tensor) -> Tensor:
+    return value.detach().clone().requires_grad_(value.requires_grad)
+
+
+def _is_real(value: Tensor) -> bool:
+    return value.is_floating_point()
+
+
+def _projection(named: Mapping[str, Tensor], norms: Mapping[str, float], seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + 1)
+    total = torch.zeros(())
+    for name, value in named.items():
+        if not _is_real(value):
+            continue
+        signs = torch.randint(0, 2, value.shape, generator=generator).mul_(2).sub_(1)
+        norm = norms.get(name, 0.0)
+        divisor = norm if norm and math.isfinite(norm) else 1.0
+        wide = value.float() if value.element_size() < 4 else value
+        total = total.to(value.device) + (wide * signs.to(value.device)).sum() / divisor
+    return total
+
+
+def _gradients(total: Tensor, parameters: Mapping[str, nn.Parameter], scale: float) -> dict[str, Tensor]:
+    """A parameter that the loss does not reach has gradient zero."""
+    unique = {id(parameter): parameter for parameter in parameters.values()}
+    if not total.requires_grad:
+        return {}
+    found = torch.autograd.grad(total * scale, list(unique.values()), allow_unused=True)
+    by_id = {
+        key: torch.zeros_like(parameter) if gradient is None else gradient.detach() / scale
+        for (key, parameter), gradient in zip(unique.items(), found, strict=True)
+    }
+    return {name: by_id[id(parameter)] for name, parameter in parameters.items()}

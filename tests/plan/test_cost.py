@@ -1,0 +1,140 @@
+"""Seconds of ops and casts, against arithmetic done by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from precision_audit.hardware import device
+from precision_audit.plan.cost import (
+    cast_bytes,
+    cast_seconds,
+    compute_format,
+    copy_seconds,
+    fp8_seconds,
+    op_seconds,
+    peak_of,
+)
+from precision_audit.records import Hardware, Op, Operand, Policy, Tensor
+
+# Round numbers: 1 TFLOP/s in fp32, 10 in bf16, 1 GB/s, 1 µs.
+ROUND = Hardware("round", "", "", (("fp32", 1e12), ("bf16", 1e13), ("fp8", 2e13), ("tf32", 5e12)), 1e9, 1e-6, "")
+
+
+def tensor(*shape, format="fp32"):
+    return Tensor(format, shape, shape)
+
+
+def op(name, kind, inputs, output, **fields):
+    names = ("input", "weight", "bias") if name == "linear" else ("self", "other")
+    operands = tuple(Operand(f"v{i}", argument) for i, (_, argument) in enumerate(zip(inputs, names, strict=False)))
+    return Op("/op#0", "", name, kind, "", "", operands, (output,), **fields)
+
+
+X, W, Y = tensor(128, 1024), tensor(512, 1024), tensor(128, 512)
+LINEAR = op("linear", "matmul", (X, W), Y)
+FLOPS = 2 * 128 * 1024 * 512
+BYTES = {"fp32": 4 * (128 * 1024 + 512 * 1024 + 128 * 512), "bf16": 2 * (128 * 1024 + 512 * 1024 + 128 * 512)}
+
+
+@pytest.mark.parametrize("format_", ["fp32", "bf16"])
+@pytest.mark.parametrize(("mode", "runs"), [("inference", 1), ("training", 3)])
+def test_a_product_bound_by_memory(format_, mode, runs):
+    assert BYTES[format_] / 1e9 > FLOPS / 1e12
+    expected = runs * (1e-6 + BYTES[format_] / 1e9)
+    assert op_seconds(LINEAR, (X, W), format_, ROUND, mode) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("format_", "peak"), [("fp32", 1e12), ("bf16", 1e13)])
+def test_a_product_bound_by_arithmetic(format_, peak):
+    fast = replace(ROUND, bandwidth=1e15)
+    assert op_seconds(LINEAR, (X, W), format_, fast, "inference") == pytest.approx(1e-6 + FLOPS / peak)
+
+
+def test_tf32_changes_the_peak_and_not_the_bytes():
+    fast = replace(ROUND, bandwidth=1e15)
+    assert op_seconds(LINEAR, (X, W), "fp32", fast, "inference", compute="tf32") == pytest.approx(1e-6 + FLOPS / 5e12)
+    slow = op_seconds(LINEAR, (X, W), "fp32", ROUND, "inference", compute="tf32")
+    assert slow == pytest.approx(1e-6 + BYTES["fp32"] / 1e9)
+
+
+@pytest.mark.parametrize(("mode", "runs"), [("inference", 1), ("training", 2)])
+def test_other_ops_run_twice_in_training(mode, runs):
+    add = op("add", "pointwise_arith", (X, X), X)
+    expected = runs * (1e-6 + 3 * 128 * 1024 * 2 / 1e9)
+    assert op_seconds(add, (X, X), "bf16", ROUND, mode) == pytest.approx(expected)
+
+
+def test_integers_are_counted_as_they_are():
+    ids, table, rows = tensor(100, format="int64"), tensor(5000, 64), tensor(100, 64)
+    lookup = Op(
+        "/e#0", "", "embedding", "gather_index", "", "", (Operand("w", "weight"), Operand("i", "indices")), (rows,)
+    )
+    expected = 1e-6 + (2 * 100 * 64 * 2 + 100 * 8) / 1e9  # reads the rows it writes, and the ids; not the table
+    assert op_seconds(lookup, (table, ids), "bf16", ROUND, "inference") == pytest.approx(expected)
+
+
+def test_a_view_is_free():
+    view = op("view", "view_layout", (X,), tensor(1024, 128))
+    assert op_seconds(view, (X,), "bf16", ROUND, "training") == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "count"), [("fp32", "bf16", 6), ("bf16", "fp32", 6), ("fp32", "fp8_e4m3fn", 5)]
+)
+def test_a_cast_reads_and_writes_once(source, target, count):
+    size = 128 * 1024
+    assert cast_bytes(X, source, target) == size * count
+    once = 1e-6 + size * count / 1e9
+    assert cast_seconds(X, source, target, ROUND, "inference") == pytest.approx(once)
+    assert cast_seconds(X, source, target, ROUND, "training") == pytest.approx(2 * once)
+
+
+def test_an_empty_tensor_costs_a_launch():
+    assert cast_seconds(tensor(0, 16), "fp32", "bf16", ROUND, "inference") == pytest.approx(1e-6)
+
+
+def test_a_second_copy_is_charged_its_bytes():
+    assert copy_seconds(W, "bf16", ROUND) == pytest.approx(512 * 1024 * 2 / 1e9)
+
+
+def test_fp8_pays_for_scaling_and_gains_on_large_products():
+    h100 = device("h100")
+    small = (tensor(128, 512), tensor(512, 512))
+    large = (tensor(16384, 8192), tensor(8192, 8192))
+    for inputs, faster in ((small, False), (large, True)):
+        linear = op("linear", "matmul", inputs, tensor(inputs[0].hint[0], inputs[1].hint[0], format="fp32"))
+        low = op_seconds(linear, inputs, "bf16", h100, "training")
+        assert (fp8_seconds(linear, inputs, "bf16", h100, "training") < low) is faster
+
+
+@pytest.mark.parametrize(
+    ("name", "format_", "peak"),
+    [
+        ("v100", "bf16", 15.7e12),
+        ("h100", "fp8_e4m3fn", 1978.9e12),
+        ("a100", "fp8", 19.5e12),
+        ("h100", "bf16", 989.4e12),
+    ],
+)
+def test_a_format_without_a_unit_runs_at_the_fp32_peak(name, format_, peak):
+    assert peak_of(device(name), format_) == pytest.approx(peak)
+
+
+@pytest.mark.parametrize(
+    ("environment", "high", "compute"),
+    [
+        ((), "fp32", ""),
+        ((("torch.backends.cuda.matmul.allow_tf32", "true"),), "fp32", "tf32"),
+        ((("torch.backends.cuda.matmul.allow_tf32", "false"),), "fp32", ""),
+        ((("torch.backends.cuda.matmul.fp32_precision", "tf32"),), "fp32", "tf32"),
+        ((("torch.backends.fp32_precision", "tf32"),), "fp32", "tf32"),
+        ((("torch.backends.fp32_precision", "ieee"),), "fp32", ""),
+        ((("torch.backends.cudnn.conv.fp32_precision", "tf32"),), "fp32", ""),  # convolutions only
+        ((("torch.backends.fp32_precision", "tf32"),), "bf16", ""),
+    ],
+)
+def test_the_environment_may_switch_tf32_on(environment, high, compute):
+    policy = Policy("p", "p.yaml", "", "inference", high, "fp16", (), environment=environment)
+    assert compute_format(policy) == compute
