@@ -21,7 +21,10 @@ FX graph.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from precision_audit.backends._linear import PLAIN, Linear, describe
@@ -66,10 +69,11 @@ def build(linear: nn.Linear, swap: Swap) -> nn.Module:
         )
     if linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks or linear._backward_pre_hooks:
         raise InputError(f"{swap.module} has hooks that a swap would drop: remove them before converting")
-    from torchao.float8 import Float8LinearConfig
-    from torchao.float8.float8_linear import Float8Linear
+    with _quietly():
+        from torchao.float8 import Float8LinearConfig
+        from torchao.float8.float8_linear import Float8Linear
 
-    _patch_inductor()
+        _patch_inductor()
     config = Float8LinearConfig.from_recipe_name(swap.recipe)
     config = dataclasses.replace(config, emulate=_emulated(linear.weight.device))
     built: nn.Module = Float8Linear.from_float(linear, config)
@@ -143,6 +147,17 @@ def _emulated(device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     return torch.version.hip is None and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Importing torchao logs which of its compiled kernels do not fit this machine; none of them is used here."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _patch_inductor() -> None:

@@ -5,8 +5,8 @@ into the decisions. The optimum is one of the charged model: seconds of ops (roo
 once per direction for all its readers, plus λ times error shares. It is found by one minimum cut (`cut.py`); dropping
 casts that promotion makes superfluous comes after. Never touches the graph or measures.
 
-The stages, one module each: who reads what (`reading.py`), who may choose (`labelling.py`), what it costs (`charging.py`),
-the cut, and the casts that the result needs (`placing.py`).
+The stages, one module each: who reads what (`reading.py`), who may choose (`labelling.py`), what it costs
+(`charging.py`), the cut, and the casts that the result needs (`placing.py`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,90 @@
+"""The README is the manual: its commands are run, its outputs compared, its Python executed.
+
+Figures depend on the processor, so what a verification measured is compared as `#`; everything else word for word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from precision_audit import cli, policy
+from precision_audit.cli import options
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FIGURE = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?( %)?")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def comparable(text: str) -> list[str]:
+    """Lines with runs of blanks as one; below the heading of the figures, each figure as `#`."""
+    lines = [re.sub(r"\s+", " ", line).strip() for line in text.strip().splitlines()]
+    measured = next((i for i, line in enumerate(lines) if line.startswith("verified on")), len(lines))
+    return [line if i < measured else FIGURE.sub("#", line) for i, line in enumerate(lines)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", blocks("console"), ids=lambda block: block.splitlines()[0][2:60])
+def test_a_command_prints_what_the_readme_shows(
+    block: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    command, _, expected = block.partition("\n")
+    words = shlex.split(command.removeprefix("$ "))
+    assert words[0] == "precision-audit"
+    assert cli.main(words[1:]) == 0
+    assert comparable(capsys.readouterr().out) == comparable(expected)
+
+
+def test_the_python_of_the_readme_runs_as_one_program() -> None:
+    said, scope = io.StringIO(), dict[str, object]()
+    with contextlib.redirect_stdout(said):
+        for block in blocks("python"):
+            exec(compile(block, "README.md", "exec"), scope)
+    lines = said.getvalue().splitlines()
+    assert lines[0] == "READY"
+    assert "('0/linear#0', 'bf16')" in lines[1]
+    assert lines[2] == "torch.float32 2 torch.bfloat16"
+
+
+def test_the_policy_of_the_readme_loads() -> None:
+    (block,) = blocks("yaml")
+    found = policy.parse(block)
+    assert [rule.name for rule in found.rules][:3] == ["head", "tiny-eps", "linears"]
+
+
+def test_the_configuration_of_the_readme_is_known() -> None:
+    (block,) = blocks("toml")
+    for key, value in tomllib.loads(block)["tool"]["precision-audit"].items():
+        options.check(key.replace("-", "_"), value, "README.md")
+
+
+@pytest.mark.parametrize("line", [line for block in blocks("sh") for line in block.splitlines()])
+def test_every_command_line_of_the_readme_is_one(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    if words[0] == "make":
+        assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
+        return
+    assert words[0] == "precision-audit"
+    command, rest = (words[1], words[2:]) if words[1] in options.COMMANDS else ("audit", words[1:])
+    assert options.parse(command, rest)
+
+
+def test_every_shipped_policy_is_in_the_readme() -> None:
+    table = README[README.index("| policy | for |") :]
+    assert [name for name in policy.shipped() if f"`{name}`" not in table] == []
+
+
+def test_files_that_the_readme_names_are_there() -> None:
+    for name in re.findall(r"\]\((examples/[^)]+)\)", README):
+        assert (ROOT / name).is_file(), name
