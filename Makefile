@@ -19,7 +19,7 @@ install: .venv/installed
 
 audit: install
 	$(BIN)/precision-audit $(MODEL) --policy fp8-training-hopper
-	$(BIN)/precision-audit convert $(MODEL) --policy bf16-inference -o out/01_mnist_cnn.pt2
+	$(BIN)/precision-audit convert $(MODEL) --policy fp8-training-hopper --quiet --output-format concise -o out/
 
 test: install
 	$(BIN)/python -m pytest -n 2
