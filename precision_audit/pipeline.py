@@ -18,6 +18,7 @@ from torch import fx, nn
 from precision_audit import policy as policies
 from precision_audit.analyse import analyse
 from precision_audit.capture import Captured, capture, private_copy
+from precision_audit.capture.origins import as_fake, has_weights
 from precision_audit.hardware import device as device_named
 from precision_audit.loader.checkpoint import check_parameters
 from precision_audit.planning import Planned, fitting_plan, planned
@@ -46,32 +47,12 @@ class Conversion:
         return self.module.graph
 
 
-def audit(
-    model: Model,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    policy: str | Path | Policy = "bf16-inference",
-    device: str | None = None,
-    calibration: Iterable[Any] | None = None,
-    dynamic_shapes: Any = None,
-    loss: Callable[[Any], torch.Tensor] | None = None,
-    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
-    steps: int = 3,
-    **options: Any,
-) -> Report:
-    """Audit `model` under `policy` and report; the model is not changed.
+def audit(model: Model, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any) -> Report:
+    """Audit `model` and report; the model is not changed. Arguments and errors as for `convert`.
 
-    `args`, `kwargs`: example inputs. `calibration`: further inputs, each an `args` tuple or `(args, kwargs)`.
-    `dynamic_shapes`: as for `torch.export.export`. `loss(output)` gives a scalar. `optimizer` and `steps` belong to
-    training evidence, which is not collected yet. `options`: as for `convert`.
-
-    Raises InputError, in one line, for anything that cannot be used.
+    A model without weights (on the meta device) is captured, decided and planned; the report says that nothing was run.
     """
-    return convert(
-        model, args, kwargs, policy=policy, device=device, calibration=calibration, dynamic_shapes=dynamic_shapes,
-        loss=loss, optimizer=optimizer, steps=steps, **options,
-    ).report  # fmt: skip
+    return run(model, args, kwargs, **options)[0]
 
 
 def convert(
@@ -91,13 +72,51 @@ def convert(
     apply_plan: str | Path | Plan | None = None,
     provenance: Mapping[str, str] | None = None,
 ) -> Conversion:
-    """Convert `model` under `policy`; arguments as for `audit`.
+    """Convert `model` under `policy`, verify the result and report.
+
+    `args`, `kwargs`: example inputs. `policy`: a shipped name, a path or a `Policy`. `device`: what the plan is made
+    for. `calibration`: further inputs, each an `args` tuple or `(args, kwargs)`. `dynamic_shapes`: as for
+    `torch.export.export`. `loss(output)` gives a scalar. `optimizer` and `steps` belong to training evidence, which is
+    not collected yet. `apply_plan` uses a plan that was written before instead of making one. `provenance` says where
+    model, weights and inputs came from, in the report's words.
 
     The result is an `nn.Module` with the same state-dict keys, inputs and outputs; under a training policy it holds
-    fp32 parameters and switches between `.train()` and `.eval()`. With `share_parameters` it holds the model's own
-    parameters. `apply_plan` uses a plan that was written before instead of making one. `provenance` says where model,
-    weights and inputs came from, in the report's words.
+    fp32 parameters and switches between `.train()` and `.eval()`. The user's module is not changed; the result shares
+    no parameter with it, or with `share_parameters` holds the model's own.
+
+    Raises InputError, in one line, for anything that cannot be used.
     """
+    report, module = run(
+        model, args, kwargs, policy=policy, device=device, calibration=calibration, dynamic_shapes=dynamic_shapes,
+        loss=loss, optimizer=optimizer, steps=steps, verify=verify, share_parameters=share_parameters,
+        apply_plan=apply_plan, provenance=provenance,
+    )  # fmt: skip
+    if module is None:
+        raise InputError(
+            f"{type(model).__name__} has no weights (it is on the meta device): expected a model to convert; "
+            "load its weights, or use audit, which plans without them"
+        )
+    return Conversion(module, report, report.plan)
+
+
+def run(
+    model: Model,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    policy: str | Path | Policy = "bf16-inference",
+    device: str | None = None,
+    calibration: Iterable[Any] | None = None,
+    dynamic_shapes: Any = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    steps: int = 3,
+    verify: bool = True,
+    share_parameters: bool = False,
+    apply_plan: str | Path | Plan | None = None,
+    provenance: Mapping[str, str] | None = None,
+) -> tuple[Report, Converted | None]:
+    """All stages; the module is None for a model without weights. `convert` explains the arguments."""
     args, kwargs = tuple(args), dict(kwargs or {})
     chosen = policies.load(policy)
     hardware, device_from = _device(device, chosen)
@@ -105,28 +124,33 @@ def convert(
     check_parameters(model)
     original = private_copy(model) if isinstance(model, nn.Module) and not share_parameters else model
     digest = started_digest(original)
+    weights = has_weights(original)
+    if isinstance(original, nn.Module) and not weights:
+        original, args, kwargs = as_fake(original, args, kwargs)
+        provenance = {**(provenance or {}), "weights": "no weights (meta device), so nothing was run"}
     signature = inspect.signature(original.forward) if isinstance(original, nn.Module) else None
 
     captures, missing = _captures(original, args, kwargs, chosen.mode, dynamic_shapes)
     facts = analyse(captures[chosen.mode].graph, len(batches))
     committed = fitting_plan(apply_plan, chosen)
     made = {mode: planned(each.graph, chosen, hardware, committed) for mode, each in captures.items()}
-    converted = rewrite(
-        captures,
-        {mode: each.plan for mode, each in made.items()},
-        share_parameters=share_parameters,
-        signature=signature,
-        missing=missing,
+    plans = {mode: each.plan for mode, each in made.items()}
+    converted = (
+        rewrite(captures, plans, share_parameters=share_parameters, signature=signature, missing=missing)
+        if weights
+        else None
     )
     weights_digest = digest()  # before anything runs: a forward pass in training mode writes to buffers
     verification = (
-        compare(original, captures, made, converted, chosen, hardware, batches, loss, signature) if verify else None
+        compare(original, captures, made, converted, chosen, hardware, batches, loss, signature)
+        if verify and converted is not None
+        else None
     )
     report = assemble(
         captures[chosen.mode].graph, made[chosen.mode], facts, verification, chosen, hardware,
         device_from, original, batches, provenance or {}, missing, weights_digest,
     )  # fmt: skip
-    return Conversion(converted, report, made[chosen.mode].plan)
+    return report, converted
 
 
 def _device(name: str | None, policy: Policy) -> tuple[Hardware, str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from precision_audit.records import Op
 
@@ -60,9 +61,11 @@ def storages(root: fx.GraphModule, keys: Iterable[str]) -> tuple[tuple[str, ...]
 
 
 def _identity(tensor: torch.Tensor) -> int:
+    if tensor.is_meta or isinstance(tensor, FakeTensor):  # no address
+        return id(tensor)
     try:
         address = tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # fake and meta tensors have no address
+    except (RuntimeError, NotImplementedError):  # a format without dense storage
         return id(tensor)
     return address or id(tensor)
 

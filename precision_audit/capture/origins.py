@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
@@ -37,25 +37,57 @@ def as_double(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     """`model.double()` and its inputs as fake tensors; the originals are neither copied nor changed."""
-    fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
 
     def widen(tensor: torch.Tensor) -> torch.Tensor:
+        kind = torch.float64 if tensor.is_floating_point() else tensor.dtype
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=tensor.device)
+
+    return _faked(model, args, kwargs, widen)
+
+
+def as_fake(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """A model on the meta device and its inputs as fake CPU tensors: meta itself would leave `device="meta"` in the
+    graph."""
+
+    def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+    return _faked(model, args, kwargs, on_cpu)
+
+
+def has_weights(model: Any) -> bool:
+    """Whether there are numbers behind all parameters and buffers of a module or an exported program."""
+    state = [*model.parameters(), *model.buffers()]
+    return not any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in state)
+
+
+def _faked(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    twin: Callable[[torch.Tensor], torch.Tensor],
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """A copy of `model` in which every tensor is the fake `twin` of its own; inputs likewise."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+
+    def faked(tensor: torch.Tensor) -> torch.Tensor:
         with fake:
-            kind = torch.float64 if tensor.is_floating_point() else tensor.dtype
-            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=tensor.device)
+            return twin(tensor)
 
     memo: dict[int, Any] = {}
     for module in model.modules():
         for parameter in module._parameters.values():
             if parameter is not None and id(parameter) not in memo:
-                memo[id(parameter)] = nn.Parameter(widen(parameter), parameter.requires_grad)
+                memo[id(parameter)] = nn.Parameter(faked(parameter), parameter.requires_grad)
         for buffer in module._buffers.values():
             if buffer is not None and id(buffer) not in memo:
-                memo[id(buffer)] = widen(buffer)
+                memo[id(buffer)] = faked(buffer)
     # `memo` keeps deepcopy from copying the real tensors: each reference becomes its fake twin.
-    double = copy.deepcopy(model, memo)
-    inputs = pytree.tree_map_only(torch.Tensor, widen, (args, dict(kwargs)))
-    return double, inputs[0], inputs[1]
+    copied = copy.deepcopy(model, memo)
+    inputs = pytree.tree_map_only(torch.Tensor, faked, (args, dict(kwargs)))
+    return copied, inputs[0], inputs[1]
 
 
 def following(root: fx.GraphModule, double: Callable[[], fx.Graph], notes: list[str]) -> frozenset[fx.Node]:

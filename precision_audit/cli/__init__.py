@@ -28,7 +28,7 @@ from precision_audit.records import InputError, Plan, Policy, Report
 
 if TYPE_CHECKING:
     from precision_audit.loader import Loaded
-    from precision_audit.pipeline import Conversion
+    from precision_audit.rewrite.converted import Converted
 
 _RANKS = {"note": 0, "warning": 1, "error": 2}
 
@@ -105,16 +105,18 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
         )
         loaded_at = time.perf_counter()
         stage("capture, plan, rewrite, verify")
-        done = _pipeline(loaded, policy, settings, plans["apply"], argv)
+        report, module = _pipeline(loaded, policy, settings, plans["apply"], argv)
+        if module is None and (command == "convert" or settings.show_graph):
+            raise InputError(f"{loaded.source} has no weights (meta device): {command} it with --checkpoint")
         stage("report")
-    report = _selected(done.report, policy, settings, loaded)
+    report = _selected(report, policy, settings, loaded)
     for message in loaded.messages:
         terminal.say(message)
     problems = _check_plan(plans["check"], report, policy, settings)
-    _write(done, report, loaded, settings, places)
+    _write(module, report, loaded, settings, places)
     if not settings.quiet:
         terminal.say(f"loaded in {loaded_at - started:.1f} s, {command} in {time.perf_counter() - loaded_at:.1f} s")
-    _graph(done, loaded, policy, settings)
+    _graph(module, loaded, policy, settings)
     print(render(report, settings.output_format, settings.verbose, terminal.color()), end="", flush=True)
     return status(report, problems, settings)
 
@@ -162,11 +164,11 @@ def _plan(path: str | None) -> Plan | None:
 
 def _pipeline(
     loaded: Loaded, policy: Policy, settings: Settings, apply_plan: Plan | None, argv: list[str]
-) -> Conversion:
+) -> tuple[Report, Converted | None]:
     from precision_audit import pipeline
 
     with contextlib.redirect_stdout(sys.stderr):
-        return pipeline.convert(
+        return pipeline.run(
             loaded.model,
             loaded.args,
             loaded.kwargs,
@@ -213,14 +215,16 @@ def _check_plan(plan: Plan | None, report: Report, policy: Policy, settings: Set
     return problems
 
 
-def _write(done: Conversion, report: Report, loaded: Loaded, settings: Settings, places: outputs.Outputs) -> None:
+def _write(
+    module: Converted | None, report: Report, loaded: Loaded, settings: Settings, places: outputs.Outputs
+) -> None:
     """Every file of this run, each in one go; the model first, which can still be refused (swaps in a .pt2)."""
     from precision_audit.saving import atomic
 
-    if places.model is not None:
+    if places.model is not None and module is not None:
         from precision_audit import saving
 
-        saving.save(done.module, done.plan, places.model, loaded.args, loaded.kwargs, model=loaded.source)
+        saving.save(module, report.plan, places.model, loaded.args, loaded.kwargs, model=loaded.source)
         terminal.say(f"wrote {places.model}")
     for path, form in places.reports:
         text = render(report, form, settings.verbose)
@@ -233,11 +237,11 @@ def _write(done: Conversion, report: Report, loaded: Loaded, settings: Settings,
         terminal.say(f"wrote {settings.write_plan}")
 
 
-def _graph(done: Conversion, loaded: Loaded, policy: Policy, settings: Settings) -> None:
+def _graph(module: Converted | None, loaded: Loaded, policy: Policy, settings: Settings) -> None:
     """The FX graph of `--show-graph`; beside a machine-readable report it goes to stderr."""
-    if settings.show_graph is None:
+    if settings.show_graph is None or module is None:
         return
-    graph = done.module.graph
+    graph = module.graph
     if settings.show_graph == "before":
         from torch import nn
 

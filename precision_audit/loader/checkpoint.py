@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from precision_audit import formats
 from precision_audit.records import InputError
@@ -56,7 +57,9 @@ def load(model: nn.Module, path: str | Path) -> str:
 def check_parameters(model: Any) -> None:
     """InputError naming the first parameter that holds a NaN. `model` is a module or an ExportedProgram."""
     for name, parameter in model.named_parameters():
-        if parameter.is_meta or not (parameter.is_floating_point() or parameter.is_complex()):
+        if parameter.is_meta or isinstance(parameter, FakeTensor):
+            continue
+        if not (parameter.is_floating_point() or parameter.is_complex()):
             continue
         try:
             if not bool(torch.isnan(parameter.detach().sum())):  # one pass; a sum without NaN has no NaN in it

@@ -63,6 +63,8 @@ def _op_table(report: Report, verbose: bool) -> list[str]:
 
 def _plan_lines(report: Report, verbose: bool) -> Iterator[str]:
     yield tables.casts_line(report)
+    if summed := tables.shared_gradients(report):
+        yield summed
     if report.plan.environment:
         yield "environment: " + ", ".join(f"{key}={value}" for key, value in report.plan.environment)
     predicted = report.plan.predicted

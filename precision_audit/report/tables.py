@@ -82,6 +82,17 @@ def casts_line(report: Report) -> str:
     return f"casts: {', '.join(parts)}; torch.autocast makes {report.autocast_casts}"
 
 
+def shared_gradients(report: Report) -> str:
+    """In fp16: casts whose gradient is a sum over several readers, made in fp16, which can overflow where no term
+    does. "" where there is none."""
+    if report.plan.mode != "training":
+        return ""
+    shared = sum(cast.to == "fp16" and len(cast.consumers) > 1 for cast in report.plan.casts)
+    if not shared:
+        return ""
+    return f"{phrases.count(shared, 'cast')} to fp16 with several readers: their gradients are summed in fp16"
+
+
 def entries(report: Report, verbose: bool = False) -> list[Entry]:
     """Findings, worst first, then by place. Those that differ by op only are one entry unless verbose."""
     labels = op_labels(report)

@@ -68,7 +68,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     def pipeline(loaded, policy, settings, apply_plan, argv):
         state.calls.append(loaded)
         print("forward says hello", file=sys.stderr)
-        return SimpleNamespace(report=state.report, module=None, plan=state.report.plan)
+        return state.report, None
 
     monkeypatch.setattr(cli, "_pipeline", pipeline)
     monkeypatch.setattr(cli, "_before", lambda settings: (POLICY, state.plans))

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
+import precision_audit as pa
 from precision_audit.records import Comparison, Decision, Fold, Plan, Predicted, Report
 from precision_audit.report import as_full
 from tests.report import sample
@@ -168,3 +170,18 @@ def test_plan_without_swaps_has_no_linears() -> None:
     assert "casts: 0 of activations, 0 of parameters; torch.autocast makes 10" in _lines(
         replace(sample.report(), plan=plan)
     )
+
+
+def test_gradients_that_are_summed_in_fp16_are_said() -> None:
+    class Forked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.a(x) + self.b(x)
+
+    args = (torch.randn(4, 32),)
+    text = as_full.render(pa.audit(Forked(), args, policy="fp16-training"))
+    assert "1 cast to fp16 with several readers: their gradients are summed in fp16" in text
+    assert "several readers" not in as_full.render(pa.audit(Forked(), args, policy="bf16-training"))
