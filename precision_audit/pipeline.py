@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from torch import fx, nn
 from precision_audit import policy as policies
 from precision_audit.analyse import analyse
 from precision_audit.capture import Captured, capture, private_copy
+from precision_audit.capture.accepts import check_model
 from precision_audit.capture.origins import as_fake, has_weights
 from precision_audit.hardware import device as device_named
 from precision_audit.loader.checkpoint import check_parameters
 from precision_audit.planning import Planned, fitting_plan, planned
 from precision_audit.records import Hardware, InputError, Mode, Plan, Policy, Report
-from precision_audit.report.assemble import assemble
+from precision_audit.report.assemble import assemble, provenance_of
 from precision_audit.report.provenance import started_digest
 from precision_audit.rewrite import rewrite
 from precision_audit.rewrite.converted import Converted
@@ -47,12 +48,44 @@ class Conversion:
         return self.module.graph
 
 
-def audit(model: Model, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any) -> Report:
+@dataclass(frozen=True)
+class Request:
+    """What is to be audited or converted, and how; the fields are the arguments of `convert`."""
+
+    model: Model
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] | None = None
+    policy: str | Path | Policy = "bf16-inference"
+    device: str | None = None
+    calibration: Iterable[Any] | None = None
+    dynamic_shapes: Any = None
+    loss: Callable[[Any], torch.Tensor] | None = None
+    verify: bool = True
+    share_parameters: bool = False
+    apply_plan: str | Path | Plan | None = None
+    provenance: Mapping[str, str] | None = None
+
+
+def audit(
+    model: Model,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    policy: str | Path | Policy = "bf16-inference",
+    device: str | None = None,
+    calibration: Iterable[Any] | None = None,
+    dynamic_shapes: Any = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    steps: int | None = None,
+    **options: Any,
+) -> Report:
     """Audit `model` and report; the model is not changed. Arguments and errors as for `convert`.
 
     A model without weights (on the meta device) is captured, decided and planned; the report says that nothing was run.
     """
-    return run(model, args, kwargs, **options)[0]
+    _refuse_training_evidence(optimizer, steps)
+    return run(Request(model, args, kwargs, policy, device, calibration, dynamic_shapes, loss, **options))[0]
 
 
 def convert(
@@ -66,31 +99,25 @@ def convert(
     dynamic_shapes: Any = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
     optimizer: Callable[..., torch.optim.Optimizer] | None = None,
-    steps: int = 3,
-    verify: bool = True,
-    share_parameters: bool = False,
-    apply_plan: str | Path | Plan | None = None,
-    provenance: Mapping[str, str] | None = None,
+    steps: int | None = None,
+    **options: Any,
 ) -> Conversion:
     """Convert `model` under `policy`, verify the result and report.
 
     `args`, `kwargs`: example inputs. `policy`: a shipped name, a path or a `Policy`. `device`: what the plan is made
     for. `calibration`: further inputs, each an `args` tuple or `(args, kwargs)`. `dynamic_shapes`: as for
-    `torch.export.export`. `loss(output)` gives a scalar. `optimizer` and `steps` belong to training evidence, which is
-    not collected yet. `apply_plan` uses a plan that was written before instead of making one. `provenance` says where
-    model, weights and inputs came from, in the report's words.
+    `torch.export.export`. `loss(output)` gives a scalar. `optimizer` and `steps` belong to training evidence and are
+    refused until there is any. Further options: `verify=False` leaves the comparison out; `share_parameters=True` makes
+    the result hold the model's own parameters; `apply_plan` uses a plan that was written before instead of making one;
+    `provenance` says where model, weights and inputs came from, in the report's words.
 
     The result is an `nn.Module` with the same state-dict keys, inputs and outputs; under a training policy it holds
-    fp32 parameters and switches between `.train()` and `.eval()`. The user's module is not changed; the result shares
-    no parameter with it, or with `share_parameters` holds the model's own.
+    fp32 parameters and switches between `.train()` and `.eval()`. The user's module is not changed.
 
     Raises InputError, in one line, for anything that cannot be used.
     """
-    report, module = run(
-        model, args, kwargs, policy=policy, device=device, calibration=calibration, dynamic_shapes=dynamic_shapes,
-        loss=loss, optimizer=optimizer, steps=steps, verify=verify, share_parameters=share_parameters,
-        apply_plan=apply_plan, provenance=provenance,
-    )  # fmt: skip
+    _refuse_training_evidence(optimizer, steps)
+    report, module = run(Request(model, args, kwargs, policy, device, calibration, dynamic_shapes, loss, **options))
     if module is None:
         raise InputError(
             f"{type(model).__name__} has no weights (it is on the meta device): expected a model to convert; "
@@ -99,58 +126,50 @@ def convert(
     return Conversion(module, report, report.plan)
 
 
-def run(
-    model: Model,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    policy: str | Path | Policy = "bf16-inference",
-    device: str | None = None,
-    calibration: Iterable[Any] | None = None,
-    dynamic_shapes: Any = None,
-    loss: Callable[[Any], torch.Tensor] | None = None,
-    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
-    steps: int = 3,
-    verify: bool = True,
-    share_parameters: bool = False,
-    apply_plan: str | Path | Plan | None = None,
-    provenance: Mapping[str, str] | None = None,
-) -> tuple[Report, Converted | None]:
-    """All stages; the module is None for a model without weights. `convert` explains the arguments."""
-    args, kwargs = tuple(args), dict(kwargs or {})
-    chosen = policies.load(policy)
-    hardware, device_from = _device(device, chosen)
-    batches = _batches(args, kwargs, calibration)
+def run(request: Request) -> tuple[Report, Converted | None]:
+    """All stages; the module is None for a model without weights."""
+    model, args, kwargs = request.model, tuple(request.args), dict(request.kwargs or {})
+    policy = policies.load(request.policy)
+    hardware, device_from = _device(request.device, policy)
+    batches = _batches(args, kwargs, request.calibration)
+    check_model(model)
     check_parameters(model)
-    original = private_copy(model) if isinstance(model, nn.Module) and not share_parameters else model
+    original = private_copy(model) if isinstance(model, nn.Module) and not request.share_parameters else model
     digest = started_digest(original)
     weights = has_weights(original)
     if isinstance(original, nn.Module) and not weights:
         original, args, kwargs = as_fake(original, args, kwargs)
-        provenance = {**(provenance or {}), "weights": "no weights (meta device), so nothing was run"}
-    signature = inspect.signature(original.forward) if isinstance(original, nn.Module) else None
 
-    captures, missing = _captures(original, args, kwargs, chosen.mode, dynamic_shapes)
-    facts = analyse(captures[chosen.mode].graph, len(batches))
-    committed = fitting_plan(apply_plan, chosen)
-    made = {mode: planned(each.graph, chosen, hardware, committed) for mode, each in captures.items()}
+    captures, missing = _captures(original, args, kwargs, policy.mode, request.dynamic_shapes)
+    facts = analyse(captures[policy.mode].graph, len(batches))
+    committed = fitting_plan(request.apply_plan, policy)
+    made = {mode: planned(each.graph, policy, hardware, committed) for mode, each in captures.items()}
+    signature = inspect.signature(original.forward) if isinstance(original, nn.Module) else None
     plans = {mode: each.plan for mode, each in made.items()}
+    share = request.share_parameters
     converted = (
-        rewrite(captures, plans, share_parameters=share_parameters, signature=signature, missing=missing)
-        if weights
-        else None
+        rewrite(captures, plans, share_parameters=share, signature=signature, missing=missing) if weights else None
     )
     weights_digest = digest()  # before anything runs: a forward pass in training mode writes to buffers
-    verification = (
-        compare(original, captures, made, converted, chosen, hardware, batches, loss, signature)
-        if verify and converted is not None
-        else None
-    )
-    report = assemble(
-        captures[chosen.mode].graph, made[chosen.mode], facts, verification, chosen, hardware,
-        device_from, original, batches, provenance or {}, missing, weights_digest,
-    )  # fmt: skip
-    return report, converted
+    verification = None
+    if request.verify and converted is not None:
+        verification = compare(original, captures, made, converted, policy, hardware, batches, request.loss, signature)
+    said = dict(request.provenance or {})
+    if not weights:
+        said["weights"] = "no weights (meta device), so nothing was run"
+    meta = provenance_of(original, policy, hardware, device_from, made[policy.mode].plan, facts, batches, said)
+    meta = replace(meta, weights_digest=weights_digest)
+    graph = captures[policy.mode].graph
+    return assemble(graph, made[policy.mode], verification, policy, meta, said.get("made_up", ""), missing), converted
+
+
+def _refuse_training_evidence(optimizer: Any, steps: int | None) -> None:
+    if optimizer is not None or steps is not None:
+        name = "optimizer" if optimizer is not None else "steps"
+        raise InputError(
+            f"{name}= belongs to training evidence, which is not available in this version: expected it to be left "
+            "out; gradients are verified under any policy of mode training"
+        )
 
 
 def _device(name: str | None, policy: Policy) -> tuple[Hardware, str]:

@@ -93,6 +93,9 @@ def private_copy(model: nn.Module) -> nn.Module:
         for tensor in (*module._parameters.values(), *module._buffers.values()):
             if tensor is not None:
                 memo[id(tensor)] = tensor
+        for value in vars(module).values():  # a computed weight (weight_norm's hook), an activation kept from a run
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                memo[id(value)] = value
     try:
         return copy.deepcopy(model, memo)
     except Exception as error:
@@ -204,18 +207,17 @@ def _refusal(model: nn.Module, error: Exception) -> InputError:
         return InputError(f"dynamic_shapes do not fit {type(model).__name__}: {_first_line(error, 400)}")
     where = user_frame(error)
     at = f" at {where.file}:{where.line}: {where.text}" if isinstance(where, Source) else ""
-    return InputError(
-        f"{type(model).__name__} cannot be captured whole{at}: {_reason(error)}. "
-        "Expected a model whose control flow does not depend on the values of tensors; "
-        "use torch.where or torch.cond there, or audit the submodule that does the work"
-    )
-
-
-def _reason(error: Exception) -> str:
-    text = _first_line(error)
+    said = f"{type(model).__name__} cannot be captured whole{at}"
+    text = _first_line(error).rstrip(".")
     if "data-dependent" in str(error) or "GuardOnDataDependent" in type(error).__name__:
-        return f"its path depends on data ({text})"
-    return f"{type(error).__name__}: {text}"
+        return InputError(
+            f"{said}: its path depends on data ({text}). Expected a model whose control flow does not depend on the "
+            "values of tensors; use torch.where or torch.cond there, or audit the submodule that does the work"
+        )
+    return InputError(
+        f"{said}: {type(error).__name__}: {text}. Check that the model runs on these inputs; if it does, write that "
+        "line with tensor ops alone, or audit the submodule that does the work"
+    )
 
 
 def _first_line(error: Exception, length: int = 300) -> str:

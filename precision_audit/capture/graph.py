@@ -13,16 +13,15 @@ from __future__ import annotations
 import dataclasses
 import operator
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import sympy
 import torch
 from torch import fx
 
 from precision_audit import ops
 from precision_audit.capture.aliases import alias_classes, storages
+from precision_audit.capture.names import Namer, example_size
 from precision_audit.capture.regions import higher_order_name, is_marker, outputs_of
 from precision_audit.capture.sources import source_of
 from precision_audit.formats import format_of, is_float
@@ -40,7 +39,7 @@ def build(
     notes: tuple[str, ...],
 ) -> tuple[Graph, dict[str, fx.Node]]:
     """Records and nodes of `root.graph`; `labels` names symbolic sizes, `follows` marks literals of the example's."""
-    namer = _Namer(labels)
+    namer = Namer(labels)
     values: dict[fx.Node, str] = {}
     made: dict[str, Op] = {}
     nodes: dict[str, fx.Node] = {}
@@ -61,7 +60,7 @@ def build(
 def _assemble(
     root: fx.GraphModule,
     mode: Mode,
-    namer: _Namer,
+    namer: Namer,
     values: dict[fx.Node, str],
     made: dict[str, Op],
     nodes: dict[str, fx.Node],
@@ -80,51 +79,11 @@ def _assemble(
     )
 
 
-class _Namer:
-    """Gives keys to ops and names to symbolic sizes."""
-
-    def __init__(self, labels: Mapping[str, str]) -> None:
-        self._labels = dict(labels)
-        self._count: dict[tuple[str, str], int] = defaultdict(int)
-        self._examples: dict[str, int] = {}
-
-    def key(self, module: str, op: str) -> str:
-        number = self._count[module, op]
-        self._count[module, op] += 1
-        return f"{module}/{op}#{number}"
-
-    def size(self, size: int | torch.SymInt) -> int | str:
-        if isinstance(size, int):
-            return size
-        expression = size.node.expr
-        if expression.is_Integer:
-            return int(expression)
-        for symbol in expression.free_symbols:
-            self._examples.setdefault(self._label(symbol), hint(size.node.shape_env, symbol))
-        return str(
-            expression.xreplace({s: sympy.Symbol(self._label(s), integer=True) for s in expression.free_symbols})
-        )
-
-    def symbols(self) -> tuple[tuple[str, int], ...]:
-        return tuple(sorted(self._examples.items()))
-
-    def _label(self, symbol: Any) -> str:
-        return self._labels.get(str(symbol), str(symbol))
-
-
-def hint(shape_env: Any, symbol: Any) -> int:
-    """The example's value of one symbol; 1 where the size is known only at run time."""
-    value = shape_env.backed_var_to_val.get(symbol) if hasattr(shape_env, "backed_var_to_val") else None
-    if value is None:
-        value = getattr(shape_env, "var_to_val", {}).get(symbol)
-    return int(value) if value is not None else 1
-
-
 def _op_of(
     node: fx.Node,
     root: fx.GraphModule,
     mode: Mode,
-    namer: _Namer,
+    namer: Namer,
     values: Mapping[fx.Node, str],
     follows: bool,
     inside_vmap: bool,
@@ -161,7 +120,7 @@ def _op_of(
     )
 
 
-def _state_op(node: fx.Node, namer: _Namer, key: str, kind: str, value: Any = None) -> Op | None:
+def _state_op(node: fx.Node, namer: Namer, key: str, kind: str, value: Any = None) -> Op | None:
     value = node.meta.get("val", value)
     if not isinstance(value, torch.Tensor):
         return None
@@ -215,7 +174,7 @@ def _source(node: fx.Node) -> Source | None:
     return source_of(trace) if trace else None
 
 
-def _outputs(value: Any, namer: _Namer) -> tuple[Tensor, ...] | None:
+def _outputs(value: Any, namer: Namer) -> tuple[Tensor, ...] | None:
     if isinstance(value, torch.Tensor):
         return (_tensor(value, namer),)
     if isinstance(value, (tuple, list)):
@@ -223,17 +182,10 @@ def _outputs(value: Any, namer: _Namer) -> tuple[Tensor, ...] | None:
     return None
 
 
-def _tensor(value: torch.Tensor, namer: _Namer) -> Tensor:
+def _tensor(value: torch.Tensor, namer: Namer) -> Tensor:
     shape = tuple(namer.size(size) for size in value.shape)
     example = tuple(int(size) if isinstance(size, int) else example_size(size) for size in value.shape)
     return Tensor(format_of(value.dtype), shape, example, bool(value.requires_grad))
-
-
-def example_size(size: torch.SymInt) -> int:
-    """The example's value of a symbolic size; sizes known only at run time count as 1."""
-    expression = size.node.expr
-    env = size.node.shape_env
-    return int(expression.subs({symbol: hint(env, symbol) for symbol in expression.free_symbols}))
 
 
 def _member(value: str, made: Mapping[str, Op], index: int) -> str:

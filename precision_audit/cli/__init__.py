@@ -168,7 +168,7 @@ def _pipeline(
     from precision_audit import pipeline
 
     with contextlib.redirect_stdout(sys.stderr):
-        return pipeline.run(
+        request = pipeline.Request(
             loaded.model,
             loaded.args,
             loaded.kwargs,
@@ -177,10 +177,10 @@ def _pipeline(
             calibration=loaded.calibration,
             dynamic_shapes=loaded.dynamic_shapes,
             loss=loaded.loss,
-            optimizer=loaded.optimizer,
             apply_plan=apply_plan,
             provenance={**loaded.provenance, "command": shlex.join(["precision-audit", *argv])},
         )
+        return pipeline.run(request)
 
 
 def _selected(report: Report, policy: Policy, settings: Settings, loaded: Loaded) -> Report:

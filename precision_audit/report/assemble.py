@@ -14,7 +14,7 @@ from torch import nn
 
 from precision_audit import autocast
 from precision_audit.planning import Planned
-from precision_audit.records import Facts, Finding, Graph, Hardware, Meta, Policy, Report, Verification
+from precision_audit.records import Facts, Finding, Graph, Hardware, Meta, Plan, Policy, Report, Verification
 from precision_audit.report import provenance, verdict
 from precision_audit.verify.runs import Batch
 
@@ -24,41 +24,18 @@ SCHEMA = 1
 def assemble(
     graph: Graph,
     made: Planned,
-    facts: Facts,
     verification: Verification | None,
     policy: Policy,
-    hardware: Hardware,
-    device_from: str,
-    original: nn.Module | torch.export.ExportedProgram,
-    batches: Sequence[Batch],
-    said: Mapping[str, str],
+    meta: Meta,
+    made_up: str,
     missing: str,
-    weights_digest: str,
 ) -> Report:
-    """The report. `said` is what the caller knows of the model's origin, `missing` why a mode was not captured."""
-    model = said.get("model") or type(original).__name__
-    made_up = said.get("made_up", "")
+    """The report. `made_up` is what the tool invented ("inputs"), `missing` why the other mode was not captured."""
     judged, reasons = verdict.judge(made.findings, graph, made.plan, verification, policy, made_up=made_up)
     notes = (*graph.notes, *([f"evaluation mode was not captured: {missing}"] if missing else ()))
     return Report(
         schema=SCHEMA,
-        meta=Meta(
-            tool="precision-audit",
-            versions=provenance.versions(),
-            model=model,
-            policy=policy.name,
-            policy_digest=policy.digest,
-            device=hardware.name,
-            device_from=device_from,
-            weights=said.get("weights", "weights as given"),
-            weights_digest=weights_digest,
-            inputs=said.get("inputs", "inputs as given"),
-            batches=len(batches),
-            parameters=facts.parameters,
-            command=said.get("command", ""),
-            emulated=provenance.emulated(made.plan),
-            calibration_digest=provenance.batches_digest(batches),
-        ),
+        meta=meta,
         verdict=judged,
         summary=verdict.summary(judged, reasons, made.findings, made.plan, policy),
         graph=_with_notes(graph, notes),
@@ -71,11 +48,41 @@ def assemble(
             judged,
             reasons,
             made.findings,
-            model=model,
+            model=meta.model,
             policy=policy.name,
             made_up=made_up,
             failed=verification.first_parting if verification else "",
         ),
+    )
+
+
+def provenance_of(
+    original: nn.Module | torch.export.ExportedProgram,
+    policy: Policy,
+    hardware: Hardware,
+    device_from: str,
+    plan: Plan,
+    facts: Facts,
+    batches: Sequence[Batch],
+    said: Mapping[str, str],
+) -> Meta:
+    """Where everything came from, but for the weights' digest. `said` is what the caller knows of the origins."""
+    return Meta(
+        tool="precision-audit",
+        versions=provenance.versions(),
+        model=said.get("model") or type(original).__name__,
+        policy=policy.name,
+        policy_digest=policy.digest,
+        device=hardware.name,
+        device_from=device_from,
+        weights=said.get("weights", "weights as given"),
+        weights_digest="",
+        inputs=said.get("inputs", "inputs as given"),
+        batches=len(batches),
+        parameters=facts.parameters,
+        command=said.get("command", ""),
+        emulated=provenance.emulated(plan),
+        calibration_digest=provenance.batches_digest(batches),
     )
 
 

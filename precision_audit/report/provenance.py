@@ -84,8 +84,22 @@ def _add(digest: Any, name: str, tensor: Tensor) -> None:
     digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
     if tensor.is_meta or tensor.numel() == 0 or type(tensor).__name__ == "FakeTensor":
         return
-    flat = tensor.detach().cpu().resolve_conj().contiguous().reshape(-1)
-    digest.update(flat.view(torch.uint8).numpy().data)
+    for part in _parts(tensor.detach().cpu()):
+        digest.update(part.resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The dense tensors that hold what a sparse, nested or quantized one says; any other tensor itself."""
+    if tensor.layout == torch.sparse_coo:
+        summed = tensor.coalesce()
+        return summed.indices(), summed.values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    if tensor.is_nested:
+        return tuple(tensor.unbind())
+    return (tensor.int_repr() if tensor.is_quantized else tensor,)
 
 
 def _installed(name: str) -> str:

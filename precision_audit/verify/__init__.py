@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -80,12 +80,12 @@ class _Session:
 
     def check_reference(self, reference: Model, batch: Batch) -> None:
         """Twice under the same draws: what differs is noise that no comparison can see through."""
-        first = run(reference, batch, self.conditions)
+        first = self._run_reference(reference, 0, batch)
         if first.moved:
             self.conditions = dataclasses.replace(self.conditions, draws=True)
             self.note("random draws (dropout) are made in fp32 and shared by all runs, so that masks agree")
-            first = run(reference, batch, self.conditions)
-        second = run(reference, batch, self.conditions, first.norms)
+            first = self._run_reference(reference, 0, batch)
+        second = self._run_reference(reference, 0, batch, first.norms)
         largest = largest_rms(first.gradients.values())
         for kind, name, left, right in _pairs(first, second):
             if not _same_bits(left, right):
@@ -95,7 +95,7 @@ class _Session:
         self._describe_reference(first)
 
     def compare(self, index: int, batch: Batch, reference: Model, converted: Model, plain: Model | None) -> None:
-        good = run(reference, batch, self.conditions)
+        good = self._run_reference(reference, index, batch)
         found = self._attempt("the converted model", converted, index, batch, good)
         if found is None:
             self.whole = False
@@ -172,6 +172,21 @@ class _Session:
             self.judgeable = self.judgeable and not bool(torch.isnan(value).any())
         if self.conditions.training and not first.gradients:
             self.note("no gradient to compare: no output depends on a trainable parameter")
+
+    def _run_reference(
+        self, reference: Model, index: int, batch: Batch, norms: Mapping[str, float] | None = None
+    ) -> Run:
+        try:
+            return run(reference, batch, self.conditions, norms)
+        except InputError:
+            raise
+        except Exception as error:
+            what = "forward, loss or backward" if self.conditions.training else "forward"
+            first_line = (str(error).strip().splitlines() or [""])[0][:300]
+            raise InputError(
+                f"the model itself, not converted, fails on batch {index} ({what}): {type(error).__name__}: "
+                f"{first_line}; mend it, or give inputs of the shapes it was captured with (batch 0 is the example)"
+            ) from error
 
     def _attempt(self, label: str, model: Model, index: int, batch: Batch, good: Run) -> Run | None:
         try:

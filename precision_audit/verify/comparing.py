@@ -86,4 +86,4 @@ def _eager(
         return ""
     set_mode(original, mode)
     guarded = any(note.startswith("captured along") for note in captured.graph.notes)
-    return against_eager(original, reference, batch, type(original).__name__, guarded)
+    return against_eager(original, reference, batch, type(original).__name__, guarded, mode == "training")

@@ -2,11 +2,14 @@
 
 Takes the model as the user wrote it and its captured graph; runs both under one seed on the example inputs and on a
 perturbed copy of them; gives one sentence for the report. Raises InputError where they part by more than rounding: a
-graph that is not the model must not be audited. Leaves no trace in either (see `runs.py`).
+graph that is not the model must not be audited. In training gradients count too: export traces the forward of a
+`torch.autograd.Function` and forgets its backward, and it forgets gradient hooks. Leaves no trace in either (see
+`runs.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,32 +17,60 @@ import torch
 from torch.utils import _pytree as pytree
 
 from precision_audit.records import InputError
-from precision_audit.verify.runs import Batch, Conditions, run
+from precision_audit.verify.measures import gradient_figure, largest_rms, measure
+from precision_audit.verify.runs import Batch, Conditions, Run, run
 
 # Eager fast paths (nn.TransformerEncoder's inference path) differ by rounding in another order, about 1e-6.
 _ROUNDING = 1e-4
+_GRADIENT_ROUNDING = 1e-2  # the same ops backwards: more than that is another formula
 
 
 def against_eager(
-    eager: Callable[..., Any], captured: Callable[..., Any], batch: Batch, name: str, guarded: bool
+    eager: Callable[..., Any],
+    captured: Callable[..., Any],
+    batch: Batch,
+    name: str,
+    guarded: bool,
+    training: bool = False,
 ) -> str:
     """One sentence, such as "bitwise on the example and on a perturbed input"."""
     said = []
     for label, inputs in _trials(batch, guarded):
+        conditions = Conditions(training and label == "the example")
         try:
-            expected = run(eager, inputs, Conditions(False)).outputs
+            expected = run(eager, inputs, conditions)
         except Exception:  # the model itself refuses the perturbed numbers: nothing to compare there
             said.append(f"not compared on {label}: the model itself fails there")
             continue
         try:
-            found = run(captured, inputs, Conditions(False)).outputs
+            found = run(captured, inputs, conditions, expected.norms)
         except Exception as error:
-            raise InputError(_apart(name, label, str(error).strip().splitlines()[0])) from error
-        largest = max((_difference(value, found.get(key)) for key, value in expected.items()), default=0.0)
+            raise InputError(_apart(name, label, (str(error).strip().splitlines() or [""])[0])) from error
+        pairs = [(value, found.outputs.get(key)) for key, value in expected.outputs.items()]
+        largest = max((_difference(*pair) for pair in pairs), default=0.0)
         if not largest <= _ROUNDING:
             raise InputError(_apart(name, label, f"relative difference {largest:.1e}"))
+        _check_gradients(name, expected, found)
         said.append(f"bitwise on {label}" if largest == 0.0 else f"{largest:.0e} on {label} (an eager fast path)")
     return "; ".join(said)
+
+
+def _check_gradients(name: str, expected: Run, found: Run) -> None:
+    """A parameter that the capture does not have at all is not judged here: the state dict tells of it."""
+    largest = largest_rms(expected.gradients.values())
+    for key in expected.gradients if found.gradients else list(expected.gradients)[:1]:
+        if key not in found.gradients and found.gradients:
+            continue
+        figure = math.inf
+        if key in found.gradients:
+            figure = gradient_figure(measure(expected.gradients[key], found.gradients[key]), largest)[0]
+        if figure > _GRADIENT_ROUNDING:
+            raise InputError(
+                f"the gradients of the captured graph of {name} are not the model's: at {key} the relative difference "
+                f"is {figure:.1e}. torch.export follows the forward of a torch.autograd.Function, of a reentrant "
+                "checkpoint and of gradient hooks only: write the gradient with ops and detach(), checkpoint with "
+                "use_reentrant=False, or choose an inference policy"
+            )
 
 
 def _trials(batch: Batch, guarded: bool) -> list[tuple[str, Batch]]:

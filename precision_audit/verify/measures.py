@@ -103,7 +103,9 @@ def gradient_figure(found: Measure, largest: float) -> tuple[float, bool]:
 
 def largest_rms(tensors: Iterable[Tensor]) -> float:
     """Largest root mean square of several tensors; non-finite ones do not count."""
-    norms = ((torch.linalg.vector_norm(each, dtype=torch.float64), each.numel()) for each in tensors if each.numel())
+    norms = (
+        (torch.linalg.vector_norm(_flat(each), dtype=torch.float64), each.numel()) for each in tensors if each.numel()
+    )
     found = [float(norm) / count**0.5 for norm, count in norms]
     return max((value for value in found if math.isfinite(value)), default=0.0)
 

@@ -43,16 +43,25 @@ class Sketch:
 
 def find(graph: Graph, reference: Traced, converted: Traced, *, batch: Batch, tolerance: float, seed: int = 0) -> str:
     """Runs both modules on the batch under the same draws, and compares."""
-    return first_parting(graph, values(reference, batch, seed), values(converted, batch, seed), tolerance)
+    recorder = _Recorder(converted)
+    try:
+        _record(recorder, converted, batch, seed)
+    except Exception:  # an op that cannot run parts more than any other
+        return recorder.running
+    return first_parting(graph, values(reference, batch, seed), recorder.seen, tolerance)
 
 
 def values(module: Traced, batch: Batch, seed: int = 0) -> dict[str, Sketch]:
     """A sketch of every value whose node has a key; output i of a node with several is `key:i`."""
     recorder = _Recorder(module)
+    _record(recorder, module, batch, seed)
+    return recorder.seen
+
+
+def _record(recorder: _Recorder, module: Traced, batch: Batch, seed: int) -> None:
     with torch.no_grad(), without_trace(module, Conditions(training=False, seed=seed, draws=True)):
         args, kwargs = pytree.tree_map_only(Tensor, lambda value: value.detach().clone(), (batch[0], dict(batch[1])))
         recorder.run(*_leaves(module, args, kwargs), enable_io_processing=False)
-    return recorder.seen
 
 
 def first_parting(
@@ -107,10 +116,12 @@ class _Recorder(fx.Interpreter):
     def __init__(self, module: Traced) -> None:
         super().__init__(module, graph=module.graph)
         self.seen: dict[str, Sketch] = {}
+        self.running = ""  # the op that runs, or that failed
 
     def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
         key = n.meta.get("op_key")
+        self.running = key or self.running
+        result = super().run_node(n)
         if key is not None and isinstance(result, Tensor):
             self.seen[key] = sketch(result)
         elif key is not None and isinstance(result, tuple | list):

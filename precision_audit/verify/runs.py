@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from precision_audit.records import InputError
 from precision_audit.verify.draws import Draws
 
 Batch = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -66,11 +67,11 @@ def run(
         output = model(*args, **kwargs)
         moved = not torch.equal(before, torch.get_rng_state())
         named = flatten(output, conditions.names)
-        own = {name: float(value.detach().double().norm()) for name, value in named.items() if _is_real(value)}
+        own = {name: float(_real(value.detach()).double().norm()) for name, value in named.items() if _counts(value)}
         used = norms if norms is not None else own
         gradients: dict[str, Tensor] = {}
         if parameters:
-            total = conditions.loss(output) if conditions.loss else _projection(named, used, conditions.seed)
+            total = _loss(conditions.loss(output)) if conditions.loss else _projection(named, used, conditions.seed)
             gradients = _gradients(total, parameters, scale)
     return Run({name: value.detach() for name, value in named.items()}, gradients, dict(used), scale, moved)
 
@@ -135,16 +136,30 @@ def _copied(value: Tensor) -> Tensor:
     return value.detach().clone().requires_grad_(value.requires_grad)
 
 
-def _is_real(value: Tensor) -> bool:
-    return value.is_floating_point()
+def _counts(value: Tensor) -> bool:
+    """Whether a gradient can start at this output."""
+    return value.is_floating_point() or value.is_complex()
+
+
+def _real(value: Tensor) -> Tensor:
+    """Complex numbers as pairs."""
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+
+
+def _loss(value: Any) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise InputError(f"loss returned {what}; expected a tensor of one element, such as the mean")
+    return value
 
 
 def _projection(named: Mapping[str, Tensor], norms: Mapping[str, float], seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed + 1)
     total = torch.zeros(())
     for name, value in named.items():
-        if not _is_real(value):
+        if not _counts(value):
             continue
+        value = _real(value)
         signs = torch.randint(0, 2, value.shape, generator=generator).mul_(2).sub_(1)
         norm = norms.get(name, 0.0)
         divisor = norm if norm and math.isfinite(norm) else 1.0

@@ -1,0 +1,44 @@
+"""What can be captured at all, told before anything runs.
+
+Takes whatever the caller hands in as a model; raises InputError with the mend where `torch.export` can only fail, and
+would say so in words about its own insides. Never runs the model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from precision_audit.records import InputError
+
+
+def check_model(model: Any) -> None:
+    """InputError unless `model` is a module, or an exported program, that can be captured."""
+    if isinstance(model, torch.export.ExportedProgram):
+        return
+    if not isinstance(model, nn.Module):
+        kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        mend = "make an instance of it" if isinstance(model, type) and issubclass(model, nn.Module) else "wrap it in one"
+        raise InputError(f"model is {kind}; expected an nn.Module or an ExportedProgram: {mend}")
+    for path, module in model.named_modules():
+        where = f"module {path}" if path else type(model).__name__
+        if isinstance(module, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+            raise InputError(
+                f"{where} is TorchScript, which torch.export cannot look into; "
+                "give the nn.Module that it was scripted or traced from"
+            )
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            at = f"{path}.{name}" if path else name
+            if is_lazy(tensor):
+                raise InputError(f"{at} of a lazy module has no shape yet; run the model once on example inputs")
+            if tensor is not None and tensor.is_quantized:
+                raise InputError(f"{at} is a quantized tensor; give the model before torch.ao.quantization")
+        if _holds_packed_weights(module):
+            raise InputError(f"{where} holds packed quantized weights; give the model before torch.ao.quantization")
+
+
+def _holds_packed_weights(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.ao.nn.quantized")
