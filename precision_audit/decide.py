@@ -225,7 +225,7 @@ def _fact(op: Op, high: str, inputs: tuple[Tensor, ...]) -> str:
     if op.fixed in _FIXED:
         return _FIXED[op.fixed]
     if op.fixed == "region":
-        return f"inside the model's own region ({op.region or 'vmap'})"
+        return f"inside the model's own region ({op.region or 'torch.func'})"
     floats = [tensor.format for tensor in op.outputs if is_float(tensor.format)]
     if not floats:
         return _FIXED["integer"]

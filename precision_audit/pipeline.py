@@ -22,13 +22,15 @@ from precision_audit.capture.accepts import check_model
 from precision_audit.capture.origins import as_fake, has_weights
 from precision_audit.hardware import device as device_named
 from precision_audit.loader.checkpoint import check_parameters
+from precision_audit.loader.sample_inputs import check_call
 from precision_audit.planning import Planned, fitting_plan, planned
 from precision_audit.records import Hardware, InputError, Mode, Plan, Policy, Report
 from precision_audit.report.assemble import assemble, provenance_of
 from precision_audit.report.provenance import started_digest
-from precision_audit.rewrite import rewrite
+from precision_audit.rewrite import rewrite, unchanged
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.comparing import compare
+from precision_audit.verify.eager import against_eager, follows_example
 from precision_audit.verify.runs import Batch
 
 Model = nn.Module | torch.export.ExportedProgram
@@ -133,6 +135,10 @@ def run(request: Request) -> tuple[Report, Converted | None]:
     hardware, device_from = _device(request.device, policy)
     batches = _batches(args, kwargs, request.calibration)
     check_model(model)
+    if isinstance(model, nn.Module):
+        for index, batch in enumerate(batches):
+            which = f"calibration batch {index - 1}" if index else "example inputs"
+            check_call(model, *batch, f"{type(model).__name__}, {which}")
     check_parameters(model)
     original = private_copy(model) if isinstance(model, nn.Module) and not request.share_parameters else model
     digest = started_digest(original)
@@ -189,8 +195,8 @@ def _batches(args: tuple[Any, ...], kwargs: dict[str, Any], calibration: Iterabl
             batches.append(batch)
         elif isinstance(batch, (tuple, list)):
             batches.append((tuple(batch), {}))
-        elif isinstance(batch, dict):
-            batches.append(((), batch))
+        elif isinstance(batch, Mapping):
+            batches.append(((), dict(batch)))
         elif isinstance(batch, torch.Tensor):
             batches.append(((batch,), {}))
         else:
@@ -209,12 +215,21 @@ def _captures(
     missing = ""
     if mode == "training" and isinstance(model, nn.Module):
         try:
-            captures["inference"] = capture(model, args, kwargs, mode="inference", dynamic_shapes=dynamic_shapes)
+            captures["inference"] = _evaluation(model, args, kwargs, dynamic_shapes)
         except InputError as error:
             missing = str(error)
     elif mode == "training":
         missing = "an exported program holds one mode"
     return captures, missing
+
+
+def _evaluation(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Captured:
+    """Evaluation mode beside training; nothing else compares it with eager, so one that follows the path of the
+    example is compared here."""
+    found = capture(model, args, kwargs, mode="inference", dynamic_shapes=dynamic_shapes)
+    if follows_example(found.graph) and has_weights(model):
+        against_eager(model, unchanged({"inference": found}), (args, kwargs), type(model).__name__, guarded=True)
+    return found
 
 
 __all__ = ["Conversion", "Planned", "audit", "convert"]

@@ -42,7 +42,7 @@ def everything_low(graph: Graph, policy: Policy, hardware: Hardware) -> Plan | N
     if policy.low == policy.high:
         return None
     low = Rule("everything", "plain", f"safe-in-{policy.low}")
-    plain = replace(policy, name=f"plain {policy.low}", rules=(low,), autocast="", casts="shared")
+    plain = replace(policy, name=f"plain {policy.low}", rules=(low,), autocast="", casts="shared", keep_io_types=True)
     return cheapest(graph, Decided(decide(graph, plain, hardware, {}).decisions, (), (), ()), plain, hardware)
 
 

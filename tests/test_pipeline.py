@@ -92,3 +92,64 @@ def test_the_same_input_gives_the_same_report() -> None:
     model, args = perceptron(), (torch.randn(8, 64),)
     texts = {report.render(pa.audit(model, args, policy="bf16-training"), "json") for _ in range(2)}
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "words"),
+    [
+        ((), {}, "missing a required argument: 'input'; forward takes"),
+        ((torch.ones(2, 64), 3), {}, "too many positional arguments"),
+        ((torch.ones(2, 64),), {"mask": 3}, "unexpected keyword argument 'mask'"),
+    ],
+)
+def test_a_call_that_forward_does_not_take(args: tuple, kwargs: dict, words: str) -> None:
+    with pytest.raises(InputError, match=f"Sequential, example inputs: .*{words}"):
+        pa.audit(perceptron(), args, kwargs)
+    with pytest.raises(InputError, match="Sequential, calibration batch 0"):
+        pa.audit(perceptron(), (torch.ones(2, 64),), calibration=[((), {})])
+
+
+class Turns(nn.Module):
+    """A rotation by complex numbers: parts in fp16 would make a format without kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.angle = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(torch.polar(x.abs(), x) * torch.exp(1j * self.angle(x)))
+
+
+def test_complex_numbers_are_made_of_fp32_parts() -> None:
+    torch.manual_seed(0)
+    model, x = Turns(), torch.randn(4, 8)
+    result = pa.convert(model, (x,), policy="fp16-inference")
+    assert result.report.verification is not None
+    assert result.report.verification.passed
+    torch.testing.assert_close(result.module(x), model(x), rtol=0.02, atol=0.02)
+
+
+class Derived(nn.Module):
+    """A directional derivative by torch.func."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.func.jvp(lambda y: self.a(y).tanh(), (x,), (torch.ones_like(x),))[1]
+
+
+@pytest.mark.parametrize("policy", ["bf16-inference", "amp-cpu-bf16"])
+def test_a_derivative_inside_the_model_stays_as_captured(policy: str) -> None:
+    model, x = Derived(), torch.randn(3, 4)
+    result = pa.convert(model, (x,), policy=policy)
+    torch.testing.assert_close(result.module.eval()(x).float(), model(x), rtol=0.02, atol=0.02)
+    assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
+
+
+def test_plain_fp16_beside_an_autocast_policy_runs() -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.Softmax(-1))
+    found = pa.audit(model, (torch.randn(4, 16),), policy="amp-cuda-fp16").verification
+    assert found is not None
+    assert all(output.plain_relative_l2 is not None for output in found.outputs)

@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+# Ops that not every supported torch has: `cholesky` and `qr` went with 2.14, the other one came with it.
+SOME_VERSIONS = frozenset({"cholesky", "qr", "linalg_matrix_sqrth"})
+
 
 def overloads(name: str) -> list[str]:
     """Overloads without names of dimensions."""

@@ -74,7 +74,8 @@ def autocast_cast_count(graph: Graph, device: str = "cuda", low: str = "bf16") -
     for op in graph.ops:
         if op.kind not in _STATE:
             effect = table_effect(op, device)
-            walk.step(op, replace(effect, policy="") if effect.policy == "banned" else effect, None)
+            refused = effect.policy == "banned" or walk.beyond_promotion(op, effect)
+            walk.step(op, replace(effect, policy="") if refused else effect, None)
     return walk.counted
 
 
@@ -153,14 +154,18 @@ class _Walk:
             return "" if any(name == "dtype" and value is not None for name, value in op.attributes) else "fp32"
         if effect.policy != "promote":
             return effect.policy
-        formats = {self._now[operand.value] for operand in self._eligible(op, effect)}
-        strange = sorted(formats - {"fp32", self._low})
-        if strange:
+        if strange := self.beyond_promotion(op, effect):
             raise InputError(
                 f"{_place(op)}: torch.autocast to {self._low} cannot widen the {strange[0]} input of {op.op}; expected "
                 f"fp32 or {self._low}; cast it before, or use another policy"
             )
-        return "fp32" if "fp32" in formats else self._low
+        return "fp32" if any(self._now[o.value] == "fp32" for o in self._eligible(op, effect)) else self._low
+
+    def beyond_promotion(self, op: Op, effect: Effect) -> list[str]:
+        """Formats among the inputs of a `promote` op that autocast cannot promote, and refuses."""
+        if effect.policy != "promote":
+            return []
+        return sorted({self._now[o.value] for o in self._eligible(op, effect)} - {"fp32", self._low})
 
     def _eligible(self, op: Op, effect: Effect) -> list[Operand]:
         operands = op.operands[:1] if effect.policy == "fp32-out" else op.operands

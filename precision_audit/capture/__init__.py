@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,11 +24,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._functorch.config
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from precision_audit.ambient import restored_on_error
 from precision_audit.capture import graph as graph_records
 from precision_audit.capture import origins, regions
+from precision_audit.capture.containers import registered, without_cache
 from precision_audit.capture.sources import user_frame
 from precision_audit.records import Graph, InputError, Mode, Source
 
@@ -80,6 +83,7 @@ def capture(
     follows: frozenset[fx.Node] = frozenset()
     if isinstance(model, nn.Module) and origins.has_literals(root.graph):
         follows = origins.following(root, lambda: _double_graph(model, args, kwargs, dynamic_shapes), notes)
+    notes.extend(_closed(root.graph, dynamic_shapes))
     labels = _symbol_names(root.graph, in_spec, dynamic_shapes, names or {})
     records, nodes = graph_records.build(root, mode, follows, labels, tuple(notes))
     return Captured(root, records, nodes, in_spec, out_spec, types)
@@ -117,20 +121,23 @@ def _export(
     """Non-strict export; then the remedies that are known to be right, each stated in `notes`."""
 
     def run() -> torch.export.ExportedProgram:
-        with _tracing(model):
-            return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+        traced = _disposable(model)
+        with _tracing(traced), restored_on_error():
+            return torch.export.export(traced, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
     try:
         return run()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         failure = error
-    if _register_output(model, args, kwargs):
-        with contextlib.suppress(Exception):
+    if _register(model, args, kwargs):
+        try:
             return run()
+        except (Exception, SystemExit) as error:
+            failure = error
     try:
         with torch._functorch.config.patch(fake_tensor_propagate_real_tensors=True):
             program = run()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _refusal(model, failure) from error
     notes.append(f"captured along the path that the example takes: {_first_line(failure)}")
     return program
@@ -139,38 +146,37 @@ def _export(
 @contextlib.contextmanager
 def _tracing(model: nn.Module) -> Iterator[None]:
     """What has to hold while a model is traced: no key-value cache, nothing of torch's own on the user's screen."""
-    owners: list[Any] = list(model.modules())
-    configs = [m.config for m in owners if getattr(getattr(m, "config", None), "use_cache", None) is True]
-    for config in configs:
-        config.use_cache = False
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        # torch writes the graph so far to stderr where a size depends on data, also where the next attempt succeeds
+        with without_cache(model), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(disabled)
-        for config in configs:
-            config.use_cache = True
 
 
-def _register_output(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Make the dataclass that a model returns known to pytree; true when something was registered."""
-    with contextlib.suppress(Exception), torch.no_grad(), _tracing(model):
-        output = copy.deepcopy(model)(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-        found = [leaf for leaf in pytree.tree_leaves(output) if dataclasses.is_dataclass(leaf)]
-        for leaf in found:
-            if type(leaf) not in pytree.SUPPORTED_NODES:
-                torch.export.register_dataclass(type(leaf))
-        return bool(found)
-    return False
+def _disposable(model: nn.Module) -> nn.Module:
+    """A copy to trace: what tracing leaves in attributes (a cache made of fake tensors) must meet no later run."""
+    try:
+        return private_copy(model)
+    except InputError:
+        return model
+
+
+def _register(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Make what a model takes and returns known to pytree; true when something was registered."""
+    found = registered((args, kwargs))
+    with contextlib.suppress(Exception, SystemExit), torch.no_grad(), _tracing(model):
+        found |= registered(copy.deepcopy(model)(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
+    return found
 
 
 def _double_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> fx.Graph:
     """The same model after `.double()`, captured under fake tensors: no memory, no arithmetic."""
     double, fake_args, fake_kwargs = origins.as_double(model, args, kwargs)
-    with _tracing(double):
+    with _tracing(double), restored_on_error():
         program = torch.export.export(double, fake_args, fake_kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     root = program.module(check_guards=False)
     regions.flatten(root, [])
@@ -182,27 +188,34 @@ def _symbol_names(
 ) -> dict[str, str]:
     """Symbols of the shape environment → the names of the dimensions the user gave."""
     labels = dict(names)
-    if dynamic_shapes is None:
-        return labels
-    wanted = [leaf for leaf in pytree.tree_leaves(dynamic_shapes) if hasattr(leaf, "__name__")]
-    known = {leaf.__name__ for leaf in wanted}
+    for _, _, size, dim in _dynamic(graph, dynamic_shapes):
+        name = getattr(dim, "__name__", None)
+        if name and isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+            labels.setdefault(str(size.node.expr), name)
+    return labels
+
+
+def _closed(graph: fx.Graph, dynamic_shapes: Any) -> Iterator[str]:
+    """What to say of dimensions that were left open (`Dim.AUTO`) and are fixed nevertheless."""
+    for node, axis, size, dim in _dynamic(graph, dynamic_shapes):
+        if dim == torch.export.Dim.AUTO and (isinstance(size, int) or size.node.expr.is_Integer):
+            why = "the model depends on that size" if int(size) > 1 else "an example of size 2 or more leaves it open"
+            yield f"dimension {axis} of {node.name} is fixed at {size}: {why}"
+
+
+def _dynamic(graph: fx.Graph, dynamic_shapes: Any) -> Iterator[tuple[fx.Node, int, int | torch.SymInt, Any]]:
+    """Every input dimension that `dynamic_shapes` names: input, axis, its size in the graph and what was asked."""
     shapes = pytree.tree_leaves(
         dynamic_shapes, is_leaf=lambda s: s is None or (isinstance(s, dict) and all(isinstance(k, int) for k in s))
     )
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     for node, spec in zip(placeholders, shapes, strict=False):
         value = node.meta.get("val")
-        if not isinstance(value, torch.Tensor) or not isinstance(spec, dict):
-            continue
-        for axis, dim in spec.items():
-            name = getattr(dim, "__name__", None)
-            size = value.shape[axis]
-            if name in known and isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                labels.setdefault(str(size.node.expr), name)
-    return labels
+        if isinstance(value, torch.Tensor) and isinstance(spec, dict):
+            yield from ((node, axis, value.shape[axis], dim) for axis, dim in spec.items())
 
 
-def _refusal(model: nn.Module, error: Exception) -> InputError:
+def _refusal(model: nn.Module, error: BaseException) -> InputError:
     if "dynamic_shapes" in str(error) or "Constraints violated" in str(error):
         return InputError(f"dynamic_shapes do not fit {type(model).__name__}: {_first_line(error, 400)}")
     where = user_frame(error)
@@ -220,6 +233,6 @@ def _refusal(model: nn.Module, error: Exception) -> InputError:
     )
 
 
-def _first_line(error: Exception, length: int = 300) -> str:
+def _first_line(error: BaseException, length: int = 300) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:length]

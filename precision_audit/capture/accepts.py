@@ -6,13 +6,17 @@ would say so in words about its own insides. Never runs the model.
 
 from __future__ import annotations
 
+import keyword
+from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn.parameter import is_lazy
 
 from precision_audit.records import InputError
+
+_SWAPPED = ("torchao.float8.", "transformer_engine.")  # where the modules that replace linears come from
 
 
 def check_model(model: Any) -> None:
@@ -21,8 +25,11 @@ def check_model(model: Any) -> None:
         return
     if not isinstance(model, nn.Module):
         kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
-        mend = "make an instance of it" if isinstance(model, type) and issubclass(model, nn.Module) else "wrap it in one"
+        mend = (
+            "make an instance of it" if isinstance(model, type) and issubclass(model, nn.Module) else "wrap it in one"
+        )
         raise InputError(f"model is {kind}; expected an nn.Module or an ExportedProgram: {mend}")
+    _check_names(model)
     for path, module in model.named_modules():
         where = f"module {path}" if path else type(model).__name__
         if isinstance(module, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
@@ -36,8 +43,35 @@ def check_model(model: Any) -> None:
                 raise InputError(f"{at} of a lazy module has no shape yet; run the model once on example inputs")
             if tensor is not None and tensor.is_quantized:
                 raise InputError(f"{at} is a quantized tensor; give the model before torch.ao.quantization")
+        if type(module).__module__.startswith(_SWAPPED):
+            raise InputError(
+                f"{where} is a {type(module).__name__}, which torch.export cannot look into: this model was swapped "
+                "for fp8 before; give the one it was made from"
+            )
         if _holds_packed_weights(module):
             raise InputError(f"{where} holds packed quantized weights; give the model before torch.ao.quantization")
+
+
+def _check_names(model: nn.Module) -> None:
+    """Names that generated code cannot spell, or that a graph module or a converted one has itself."""
+    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    for path in (path for path, _ in named):
+        word = next((part for part in path.split(".") if keyword.iskeyword(part)), "")
+        if word:
+            raise InputError(
+                f"{path}: {word!r} is a word of Python, which generated code cannot use; rename that module"
+            )
+        first = path.partition(".")[0]
+        if first in _reserved():
+            raise InputError(f"{path}: {first!r} is an attribute of every converted module; rename yours")
+
+
+@cache
+def _reserved() -> frozenset[str]:
+    from precision_audit.rewrite.converted import Converted  # which is made of captured graphs
+
+    taken = {*dir(fx.GraphModule(nn.Module(), fx.Graph())), *dir(Converted(nn.Module(), {})), "range_constraints"}
+    return frozenset(taken - set(dir(nn.Module())) | {"_in_spec", "_out_spec"})
 
 
 def _holds_packed_weights(module: nn.Module) -> bool:

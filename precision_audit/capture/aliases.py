@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from precision_audit.records import Op
+from precision_audit.records import Graph, Op
 
 # Ops that hand back their input itself when they have nothing to do; their schema does not say so.
 _IDENTITY = {"dropout": "train", "feature_dropout": "train", "alpha_dropout": "train", "feature_alpha_dropout": "train"}
@@ -46,6 +46,14 @@ def alias_classes(
     classes = [tuple(groups[root]) for root in groups if root in mutated]
     stateful = frozenset(value for members in classes if any(m in state for m in members) for value in members)
     return tuple(members for members in classes if len(members) > 1), stateful
+
+
+def written_parameters(graph: Graph) -> frozenset[str]:
+    """Parameters that the model changes while it runs, itself or through a view (`Embedding(max_norm=…)`)."""
+    parameters = {op.key for op in graph.ops if op.kind == "parameter"}
+    shared = {value: members for members in graph.aliases for value in members}
+    written = {each.value for op in graph.ops if op.mutates for each in op.operands if each.argument == op.mutates}
+    return frozenset(each for value in written for each in shared.get(value, (value,)) if each in parameters)
 
 
 def storages(root: fx.GraphModule, keys: Iterable[str]) -> tuple[tuple[str, ...], ...]:

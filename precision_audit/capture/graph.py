@@ -28,6 +28,7 @@ from precision_audit.formats import format_of, is_float
 from precision_audit.records import Graph, Mode, Op, Operand, Source, Tensor
 
 _SLICE = re.compile(r"\.slice\([^)]*\)")
+_LEVELS = {f"_{name}_{step}_nesting" for name in ("vmap", "jvp", "grad") for step in ("increment", "decrement")}
 _AGAIN = re.compile(r"@\d+")  # export marks the second call of a module as `fc@1`
 
 
@@ -43,13 +44,13 @@ def build(
     values: dict[fx.Node, str] = {}
     made: dict[str, Op] = {}
     nodes: dict[str, fx.Node] = {}
-    inside_vmap = 0
+    inside_transform = 0
     for node in root.graph.nodes:
-        inside_vmap += _vmap_step(node)
+        inside_transform += _transform_step(node)
         if node.op == "call_function" and node.target is operator.getitem and node.args[0] in values:
             values[node] = _member(values[node.args[0]], made, int(node.args[1]))
             continue
-        op = _op_of(node, root, mode, namer, values, node in follows, inside_vmap > 0)
+        op = _op_of(node, root, mode, namer, values, node in follows, inside_transform > 0)
         if op is not None:
             values[node] = op.key
             made[op.key] = op
@@ -67,7 +68,7 @@ def _assemble(
     notes: tuple[str, ...],
 ) -> Graph:
     classes, state = alias_classes(made.values(), nodes)
-    ops_in_order = tuple(_mark_state(op, state) for op in made.values())
+    ops_in_order = _mark_likeness(_mark_state(op, state) for op in made.values())
     return Graph(
         ops=ops_in_order,
         outputs=tuple(values.get(leaf, "") if isinstance(leaf, fx.Node) else "" for leaf in outputs_of(root.graph)),
@@ -86,7 +87,7 @@ def _op_of(
     namer: Namer,
     values: Mapping[fx.Node, str],
     follows: bool,
-    inside_vmap: bool,
+    inside_transform: bool,
 ) -> Op | None:
     if node.op == "placeholder":
         return _state_op(node, namer, str(node.target), "input")
@@ -116,7 +117,7 @@ def _op_of(
         mutates=_mutated_argument(node),
         follows=follows,
         region=region,
-        fixed=_why_fixed(outputs, attributes, follows, region or ("vmap" if inside_vmap else "")),
+        fixed=_why_fixed(outputs, attributes, follows, region or ("transform" if inside_transform else "")),
     )
 
 
@@ -262,7 +263,28 @@ def _mark_state(op: Op, state: frozenset[str]) -> Op:
     return op
 
 
-def _vmap_step(node: fx.Node) -> int:
-    """+1 where a vmap level is entered, -1 where it is left: numbers inside are batched and stay as captured."""
+def _mark_likeness(ops_in_order: Iterable[Op]) -> tuple[Op, ...]:
+    """`x.type_as(y)` follows y: where y's format is the user's own, by a cast or in a buffer, this one's is too. Not by
+    a cast that changed nothing: `y.float()` of an fp32 y is y itself, so that export reads the cast for both."""
+    own: set[str] = set()
+    formats: dict[str, str] = {}
+    found = []
+    for op in ops_in_order:
+        like = [operand.value for operand in op.operands if operand.argument == "other" and op.op in ops.LIKE]
+        if not op.fixed and not own.isdisjoint(like):
+            op = dataclasses.replace(op, fixed="explicit cast")  # noqa: PLW2901
+        idle = op.op == "to" and [formats.get(o.value) for o in op.operands[:1]] == [op.outputs[0].format]
+        if op.kind in ("buffer", "constant") or (op.fixed not in ("", "integer") and not idle):
+            own.update(op.values)
+        formats.update(zip(op.values, (tensor.format for tensor in op.outputs), strict=True))
+        found.append(op)
+    return tuple(found)
+
+
+def _transform_step(node: fx.Node) -> int:
+    """+1 where a level of vmap, jvp or grad is entered, -1 where it is left: numbers inside are batched or carry their
+    derivative, and stay as captured."""
     name = getattr(node.target, "__name__", "")
-    return {"_vmap_increment_nesting": 1, "_vmap_decrement_nesting": -1}.get(name, 0)
+    if name not in _LEVELS:
+        return 0
+    return 1 if name.endswith("_increment_nesting") else -1

@@ -11,6 +11,7 @@ import functools
 import linecache
 import os
 import re
+import sysconfig
 import traceback
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from precision_audit.records import Source
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]+)\n(?P<text>[^\n]*)')
 _TORCH = str(Path(torch.__file__).parent) + os.sep
+_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _OURS = str(Path(__file__).parent.parent) + os.sep
 
 
@@ -52,5 +54,6 @@ def user_frame(error: BaseException) -> Source | None:
 
 def _is_user(file: str) -> bool:
     generated = file.startswith("<") or "<eval_with_key>" in file
-    standard = f"{os.sep}contextlib.py" in file or f"{os.sep}functools.py" in file
+    standard = file.startswith(_STANDARD) and f"{os.sep}site-packages{os.sep}" not in file
+    standard = standard or f"{os.sep}site-packages{os.sep}sympy{os.sep}" in file
     return not (generated or standard or file.startswith((_TORCH, _OURS)))

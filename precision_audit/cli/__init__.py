@@ -52,11 +52,19 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of stdout has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+    except OSError as error:
+        if error.filename is None:
+            return _internal(error, debug)
+        return _failed(f"{str(error.filename)[:200]}: {error.strerror}; give another file", debug)
     except SystemExit as error:  # argparse after --help
         return error.code if isinstance(error.code, int) else 2
     except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return _failed(f"internal error: {text}; please report this bug with the output of --debug", debug)
+        return _internal(error, debug)
+
+
+def _internal(error: Exception, debug: bool) -> int:
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return _failed(f"internal error: {text}; please report this bug with the output of --debug", debug)
 
 
 def _failed(text: str, debug: bool) -> int:

@@ -80,26 +80,39 @@ def _find(explicit: str | None, start: Path) -> Path | None:
 
 
 def _has_table(file: Path) -> bool:
-    """A pyproject.toml of somebody else may be broken without concerning us."""
+    """A pyproject.toml of somebody else may be broken without concerning us; ours, in whatever spelling, does."""
     try:
-        return re.search(rf"(?m)^\s*\[\s*tool\s*\.\s*\"?{_SECTION}\"?\s*\]", file.read_text("utf-8")) is not None
-    except (OSError, UnicodeDecodeError):
+        text = file.read_text("utf-8-sig", errors="replace")
+    except OSError:
         return False
+    try:
+        tool = tomllib.loads(text).get("tool")
+        return isinstance(tool, dict) and _SECTION in tool
+    except tomllib.TOMLDecodeError:
+        return re.search(rf"(?m)^\s*\[+\s*tool\s*\.\s*[\"']?{_SECTION}\b", text) is not None
 
 
 def _read(file: Path, explicit: bool) -> dict[str, Any]:
     """The table's entries by option key, checked."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
         content = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise InputError(f"{file}: not readable as TOML ({error}); mend it, or use --isolated") from error
-    table = content.get("tool", {}).get(_SECTION)
+    tool = content.get("tool", {})
+    table = tool.get(_SECTION) if isinstance(tool, dict) else None
     if table is None and explicit and file.name != "pyproject.toml":
         table = content
-    if not isinstance(table, dict):
+    if table is not None and not isinstance(table, dict):
+        raise InputError(f"{file}: {_SECTION} is no table; expected [tool.{_SECTION}] with key = value below it")
+    if table is None:
         raise InputError(f"{file}: no table [tool.{_SECTION}] in it; add one, or leave --config out")
-    return {key.replace("_", "-"): _value(key, value, file, text) for key, value in table.items()}
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if key.replace("_", "-") in found:
+            raise InputError(f"{file}:{_line(text, key)}: {key}: given twice, with - and with _; keep one of them")
+        found[key.replace("_", "-")] = _value(key, value, file, text)
+    return found
 
 
 def _value(key: str, value: Any, file: Path, text: str) -> Any:

@@ -91,7 +91,7 @@ def _files(path: Path) -> list[Path]:
     if not path.name.endswith(_INDEX):
         return [path]
     try:
-        names = sorted(set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted({f"{name}" for name in json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()})
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(
             f"checkpoint {path}: not an index of safetensors files; expected a weight_map in it"

@@ -81,7 +81,10 @@ def from_specs(model: nn.Module, specs: Sequence[Spec], sizes: dict[str, int]) -
     dims = {name: torch.export.Dim(name) for name in sizes}
     for spec in named:
         shape = tuple(size if isinstance(size, int) else sizes[size] for size in spec.shape)
-        value, how = values.fill(spec, shape, highs.get(spec.name), generator)
+        try:
+            value, how = values.fill(spec, shape, highs.get(spec.name), generator)
+        except (RuntimeError, TypeError, MemoryError, OverflowError) as error:
+            raise InputError(f"--input {spec.text}: too large to be made here; give smaller sizes") from error
         _place(trees, spec.name, value)
         axes = {axis: dims[size] for axis, size in enumerate(spec.shape) if isinstance(size, str)}
         _place(shapes, spec.name, axes or None)

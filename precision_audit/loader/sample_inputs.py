@@ -225,6 +225,8 @@ def _count(path: str | Path, name: str, array: torch.Tensor, named: Mapping[str,
         raise InputError(
             f"calibration data {path}: {name} has shape {tuple(array.shape)}; expected {shape}, samples first"
         )
+    if array.is_complex() and not named[name].is_complex():
+        raise InputError(f"calibration data {path}: {name} is complex, the example is not; store its real part")
     if torch.is_floating_point(array) and not bool(torch.isfinite(array).all()):
         raise InputError(f"calibration data {path}: {name} holds NaN or Inf; remove those samples")
     return int(array.shape[0] // max(1, expected[0]))

@@ -101,6 +101,9 @@ def _load() -> dict[str, OpRow]:
 
 OPS: dict[str, OpRow] = _load()
 
+# Give their result the format of the operand `other`, whatever the one they convert has.
+LIKE = frozenset({"to", "type_as"})
+
 
 @lru_cache(maxsize=4096)
 def row(name: str) -> OpRow | None:
@@ -151,9 +154,12 @@ def _reads_alone(op: Op) -> bool:
 
 
 def has_label(op: Op) -> bool:
-    """Whether an op has a format to be chosen: it makes floats, or two operands must agree."""
+    """Whether an op has a format to be chosen: it makes floats, or two operands must agree. One that makes complex
+    numbers has none: of fp16 parts they would be in a format that hardly any kernel has."""
     if any(is_float(tensor.format) for tensor in op.outputs):
         return True
+    if any(tensor.format.startswith("complex") for tensor in op.outputs):
+        return False
     return sum(role(op, operand.argument, "") == "match" for operand in op.operands) >= 2
 
 

@@ -3,7 +3,8 @@
 Takes the graph, decisions with swaps, the policy and the device; gives the `Plan`, and `settle` writes its choices back
 into the decisions. The optimum is one of the charged model: seconds of ops (roofline) and of casts, each tensor cast
 once per direction for all its readers, plus λ times error shares. It is found by one minimum cut (`cut.py`); dropping
-casts that promotion makes superfluous comes after. Never touches the graph or measures.
+casts that promotion makes superfluous comes after. A second cut asks for the residual streams high (`streams.py`), and
+the cheaper of the two is taken. Never touches the graph or measures.
 
 The stages, one module each: who reads what (`reading.py`), who may choose (`labelling.py`), what it costs
 (`charging.py`), the cut, and the casts that the result needs (`placing.py`).
@@ -24,6 +25,7 @@ from precision_audit.plan.labelling import CAPTURED, Labels, labels
 from precision_audit.plan.labelling import HIGH as ASKS_HIGH
 from precision_audit.plan.placing import made_format, place
 from precision_audit.plan.reading import Readings, alike, readings
+from precision_audit.plan.streams import high_streams
 from precision_audit.records import (
     Cast,
     Decision,
@@ -59,9 +61,8 @@ def plan(
         graph, decided.decisions, policy, hardware.kernels, swaps=swaps, same=seconds.same
     )
     seconds.swapped = {swap.op for swap in swaps}
-    charged = charge(reads, asked, policy, seconds.prices())
-    runs = _runs(asked, charged, policy)
-    casts, folds = place(reads, asked, runs, policy)
+    found = [_solved(reads, each, policy, seconds) for each in (asked, high_streams(reads, asked)) if each]
+    runs, casts, folds, predicted = min(found, key=lambda each: each[3].seconds + lam * each[3].error_share)
     return Plan(
         policy=policy.name,
         mode=graph.mode,
@@ -73,7 +74,7 @@ def plan(
         swaps=tuple(swaps),
         refusals=(*decided.refusals, *refusals, *more),
         environment=policy.environment,
-        predicted=seconds.predicted(reads, runs, casts, folds),
+        predicted=predicted,
         graph_digest=digest(graph),
     )
 
@@ -144,6 +145,14 @@ def _worthwhile(
         reason = f"not worth it: predicted {fp8 * 1e6:.3g} µs in fp8, {low * 1e6:.3g} µs in {policy.low}"
         refusals.append(Refusal(swap.op, swap.module, swap.backend, reason))
     return kept, refusals
+
+
+def _solved(
+    reads: Readings, asked: Labels, policy: Policy, seconds: _Seconds
+) -> tuple[list[str], list[Cast], list[Fold], Predicted]:
+    runs = _runs(asked, charge(reads, asked, policy, seconds.prices()), policy)
+    casts, folds = place(reads, asked, runs, policy)
+    return runs, casts, folds, seconds.predicted(reads, runs, casts, folds)
 
 
 def _runs(asked: Labels, charged: Charged, policy: Policy) -> list[str]:

@@ -74,6 +74,13 @@ def _structure(plan: Plan, graph: Graph) -> Iterator[str]:
     outputs = {f"output:{index}" for index in range(len(graph.outputs))}
     lost = sorted({each.value for each in cast} - values)
     lost += sorted(named - set(present) - outputs - set(gone))
+    lost += sorted(set(plan.autocast) - set(present))
+    if plan.autocast and plan.autocast_device not in ("cpu", "cuda"):
+        yield f"autocast_device is {plan.autocast_device or 'not given'}; expected cpu or cuda"
+    stored = {op.key for op in graph.ops if op.kind in ("parameter", "buffer", "constant")}
+    odd = sorted({each.value for each in plan.folds} - stored - set(lost))
+    if odd:
+        yield f"folds name {_listed(odd)}, which is no parameter, buffer or constant"
     if lost and not gone:
         yield f"casts name {_listed(lost)}, which the model does not have"
     if not (gone or new or lost) and plan.graph_digest and plan.graph_digest != digest(graph):

@@ -91,6 +91,8 @@ def parse(content: str, file: str = "<plan>") -> Plan:
     """The plan in a text; `file` is what errors call it."""
     try:
         root = yaml.compose(content, Loader=_LOADER)
+    except RecursionError as error:
+        raise InputError(f"{file}:1: nested too deeply for a plan; write the plan again with --write-plan") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else 1

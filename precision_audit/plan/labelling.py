@@ -85,7 +85,7 @@ def _demand(op: Op, decision: Decision | None, reads: Readings, policy: Policy) 
         return CAPTURED if policy.keep_io_types or not _can_change(op, policy) else FREE
     if op.kind in _STATE_KINDS:
         return FREE if policy.mode == "inference" and _can_change(op, policy) else CAPTURED
-    if not ops.has_label(op) or decision is None:
+    if not ops.has_label(op) or decision is None or _makes_complex(op):
         return CAPTURED
     makes_floats = any(is_float(tensor.format) for tensor in op.outputs)
     fixed = decision.classification == "fixed" or not (_can_change(op, policy) and _told_its_format(op, reads))
@@ -101,8 +101,12 @@ def _demand(op: Op, decision: Decision | None, reads: Readings, policy: Policy) 
 
 def _can_change(op: Op, policy: Policy) -> bool:
     """Whether any output may leave the captured format: it was captured high, nothing fixes it and none is complex."""
-    formats = [tensor.format for tensor in op.outputs]
-    return not op.fixed and policy.high in formats and not any(name.startswith("complex") for name in formats)
+    return not op.fixed and any(tensor.format == policy.high for tensor in op.outputs) and not _makes_complex(op)
+
+
+def _makes_complex(op: Op) -> bool:
+    """Complex numbers have no low format, so what they are made of (`polar`, `complex`) is read as captured."""
+    return any(tensor.format.startswith("complex") for tensor in op.outputs)
 
 
 def _told_its_format(op: Op, reads: Readings) -> bool:

@@ -131,8 +131,8 @@ class _Placer:
         if reader.need != "match":
             return False
         op = self._reads.graph.ops[reader.position]
-        if not promotes(op) or writes_in_place(op):
-            return False
+        if not promotes(op) or writes_in_place(op) or not any(is_float(tensor.format) for tensor in op.outputs):
+            return False  # the last: fp16 beside a complex number would make a complex number of halves
         formats = [
             self._made(each) if each == value else read.get((reader.position, each), self._made(each))
             for each in promoting_operands(op, self._reads.tensors)
@@ -163,8 +163,8 @@ class _Placer:
         if reader.need != "match":
             return False
         op = self._reads.graph.ops[reader.position]
-        if not promotes(op) or writes_in_place(op):
-            return False
+        if not promotes(op) or writes_in_place(op) or not any(is_float(tensor.format) for tensor in op.outputs):
+            return False  # the last: fp16 beside a complex number would make a complex number of halves
         formats = [
             read.get((op.key, each)) or stored.get(each) or self._made(each)
             for each in promoting_operands(op, self._reads.tensors)

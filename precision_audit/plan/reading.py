@@ -105,7 +105,9 @@ def needs(op: Op, tensors: Mapping[str, Tensor], kernels: str, swapped: bool) ->
     ]  # fmt: skip
     pointwise = promotes(op)
     in_place = writes_in_place(op)
-    predicate = pointwise and not any(is_float(tensor.format) for tensor in op.outputs)
+    predicate = pointwise and not any(
+        is_float(tensor.format) or tensor.format.startswith("complex") for tensor in op.outputs
+    )
     spatial = pointwise and any(tensor.shape for _, _, tensor in operands)
     found = []
     for index, operand, tensor in operands:

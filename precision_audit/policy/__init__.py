@@ -11,6 +11,7 @@ a rule matches.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Mapping
@@ -60,8 +61,9 @@ def _find(name: str, beside: Path | None) -> Path:
     if name in shipped():
         return folder() / f"{name}.yaml"
     near = (beside.parent / name) if beside is not None else Path(name)
-    if near.is_file():
-        return near
+    with contextlib.suppress(OSError):  # a name that no file can have is none
+        if near.is_file():
+            return near
     if name.endswith(_SUFFIXES) or os.sep in name:
         raise InputError(f"policy {name}: no such file; expected a path or one of {', '.join(shipped())}")
     raise InputError(

@@ -82,6 +82,10 @@ def read(text: str, file: str) -> Node:
     """The tree of one YAML document."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except RecursionError as error:
+        raise InputError(
+            f"{file}:1: nested too deeply; expected a policy with name, mode, formats and rules"
+        ) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = mark.line + 1 if mark is not None else 1

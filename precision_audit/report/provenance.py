@@ -25,8 +25,11 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
     without data, on meta: not the bytes)."""
 
     def one(name: str) -> bytes:
-        digest = hashlib.sha256()
-        _add(digest, name, state[name])
+        digest, value = hashlib.sha256(), state[name]
+        if isinstance(value, Tensor):
+            _add(digest, name, value)
+        else:  # what a module's get_extra_state gave: its name, since its text may name an address
+            digest.update(f"{name} {type(value).__name__}\n".encode())
         return digest.digest()
 
     with ThreadPoolExecutor(max_workers=8) as pool:  # hashing releases the interpreter's lock

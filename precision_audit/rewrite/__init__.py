@@ -20,6 +20,7 @@ from torch import fx
 
 from precision_audit import ops
 from precision_audit.capture import Captured
+from precision_audit.capture.aliases import written_parameters
 from precision_audit.capture.graph import named_arguments
 from precision_audit.capture.regions import outputs_of
 from precision_audit.formats import dtype_of
@@ -27,7 +28,7 @@ from precision_audit.records import Cast, Fold, Mode, Op, Plan
 from precision_audit.rewrite import swapping
 from precision_audit.rewrite.converted import Converted, side
 from precision_audit.rewrite.literals import reformat
-from precision_audit.rewrite.state import cloned_state, copy_path, low_copies
+from precision_audit.rewrite.state import cloned_state, copy_paths, low_copies
 
 
 def rewrite(
@@ -41,17 +42,19 @@ def rewrite(
     """The converted module over both captured modes (or the one there is)."""
     folds = [each for plan in plans.values() for each in plan.folds]
     state = cloned_state([captured.root for captured in captures.values()], share_parameters, folds)
+    paths = copy_paths(state.module, folds)
     sides, copies = {}, {}
     for (mode, captured), renamed in zip(captures.items(), state.renamed, strict=True):
         plan = plans[mode]
         graph, nodes = _copied(captured, renamed)
-        _Rewriter(captured, plan, graph, nodes).apply()
-        copies.update(low_copies(state.module, plan.folds))
+        _Rewriter(captured, plan, graph, nodes, paths).apply()
+        copies.update(low_copies(state.module, plan.folds, paths))
         swapping.put_modules(state.module, captured, plan)
         graph.lint()
         sides[mode] = side(graph, captured.in_spec, captured.out_spec)
     converted = Converted(state.module, sides, plans, signature, missing)
     converted.copies = copies
+    converted.written = frozenset().union(*(written_parameters(each.graph) for each in captures.values()))
     return converted
 
 
@@ -79,8 +82,16 @@ def _copied(captured: Captured, renamed: Mapping[str, str]) -> tuple[fx.Graph, d
 class _Rewriter:
     """Applies one plan to one copied graph."""
 
-    def __init__(self, captured: Captured, plan: Plan, graph: fx.Graph, nodes: Mapping[str, fx.Node]) -> None:
+    def __init__(
+        self,
+        captured: Captured,
+        plan: Plan,
+        graph: fx.Graph,
+        nodes: Mapping[str, fx.Node],
+        paths: Mapping[tuple[str, str], str],
+    ) -> None:
         self._plan, self._graph, self._nodes = plan, graph, nodes
+        self._paths = paths  # of the low copies of parameters
         self._ops = {op.key: op for op in captured.graph.ops}
         self._formats = dict(plan.formats)
         self._mutated = {value for members in captured.graph.aliases for value in members}
@@ -188,7 +199,7 @@ class _Rewriter:
             return
         original = self._nodes[each.value]
         with self._graph.inserting_after(original):
-            copy = self._graph.get_attr(copy_path(each))
+            copy = self._graph.get_attr(self._paths[each.value, each.to])
         copy.meta["decision"] = f"stored in {each.to} beside the original"
         copy.meta["cast"] = each
         self._connect(each.consumers, [original], copy)

@@ -22,6 +22,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from precision_audit.ambient import restored_on_error
 from precision_audit.records import Mode, Plan
 
 _serial = itertools.count()
@@ -35,9 +36,10 @@ class Side:
     in_spec: pytree.TreeSpec
     out_spec: pytree.TreeSpec
     run: Callable[..., tuple[Any, ...]]
+    regions: bool = False  # enters and leaves regions by nodes
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Side:
-        return Side(copy.deepcopy(self.graph, memo), self.in_spec, self.out_spec, self.run)
+        return Side(copy.deepcopy(self.graph, memo), self.in_spec, self.out_spec, self.run, self.regions)
 
 
 class Converted(nn.Module):
@@ -61,6 +63,7 @@ class Converted(nn.Module):
         self.plans: dict[Mode, Plan] = dict(plans or {})
         self._signature = signature
         self._missing = missing  # why the other mode could not be captured
+        self.written: frozenset[str] = frozenset()  # parameters that a forward pass itself changes (max_norm)
         self.copies: dict[str, tuple[str, torch.dtype]] = {}  # low copy → the parameter it is made from
         self.training = "training" in self._sides
         self.register_load_state_dict_post_hook(_refresh_copies)  # type: ignore[no-untyped-call]
@@ -88,6 +91,9 @@ class Converted(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         side = self._side
         flat = self._flatten(side.in_spec, args, kwargs)
+        if side.regions and not torch.compiler.is_compiling():
+            with restored_on_error():
+                return pytree.tree_unflatten(side.run(self, *flat), side.out_spec)
         return pytree.tree_unflatten(side.run(self, *flat), side.out_spec)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Converted:
@@ -98,6 +104,16 @@ class Converted(nn.Module):
 
             match_device(self)
         return self
+
+    def as_read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same call with float inputs in the formats that the graph reads: a policy with `keep_io_types: false`
+        lowers the inputs, and whoever calls the module hands them over so."""
+        side = self._side
+        flat = self._flatten(side.in_spec, args, dict(kwargs))
+        inputs = [node.meta.get("val") for node in side.graph.nodes if node.op == "placeholder"]
+        cast = [_like(value, seen) for value, seen in zip(flat, inputs, strict=True)]
+        found: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(cast, side.in_spec)
+        return found
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The flat inputs of the present graph for a call with `args` and `kwargs`."""
@@ -132,13 +148,23 @@ class Converted(nn.Module):
         return tuple(values[name] for name in wanted), {**{name: values[name] for name in named}, **kept}
 
     def _is_default(self, name: str, value: Any) -> bool:
+        if name == "use_cache" and value is False:  # captured so
+            return True
         parameter = self._signature.parameters.get(name) if self._signature else None
         return parameter is not None and parameter.default is value
 
 
 def side(graph: fx.Graph, in_spec: pytree.TreeSpec, out_spec: pytree.TreeSpec) -> Side:
     """Compile a flat graph to a function of (module, *flat inputs)."""
-    return Side(graph, in_spec, out_spec, compile_graph(graph))
+    regions = any(_changes_modes(node.target) for node in graph.nodes if node.op == "call_function")
+    return Side(graph, in_spec, out_spec, compile_graph(graph), regions)
+
+
+def _changes_modes(target: Any) -> bool:
+    """Region markers and functorch's levels are functions of torch that are no ops."""
+    return str(getattr(target, "__module__", "")).startswith("torch.") and not isinstance(
+        target, torch._ops.OperatorBase | torch._ops.OpOverloadPacket
+    )
 
 
 def compile_graph(graph: fx.Graph) -> Callable[..., tuple[Any, ...]]:
@@ -171,6 +197,13 @@ def _refresh_copies(module: nn.Module, _incompatible: Any) -> None:
     with torch.no_grad():
         for path, (original, low) in module.copies.items():
             module.get_buffer(path).copy_(module.get_parameter(original).to(low))
+
+
+def _like(value: Any, seen: Any) -> Any:
+    both = isinstance(value, torch.Tensor) and isinstance(seen, torch.Tensor)
+    if not both or not value.is_floating_point() or value.dtype == seen.dtype:
+        return value
+    return value.detach().to(seen.dtype).requires_grad_(value.requires_grad)
 
 
 def _outline(spec: pytree.TreeSpec) -> str:

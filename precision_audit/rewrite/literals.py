@@ -4,6 +4,7 @@ Takes a node, its record and the chosen format; changes the node's arguments in 
 the example becomes the chosen one, a factory without one gets it; a format's limit (`torch.finfo(x.dtype).min`) becomes
 the same limit of the chosen format; a finite fill value beyond the chosen format's range saturates, since a mask of
 -1e9 must not become -inf (a row of only -inf turns into NaN) and some kernels refuse the value. A true infinity stays.
+`x.type_as(y)` becomes a cast to the chosen format, which need not be the one that y has by now.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from precision_audit import ops
 from precision_audit.capture.graph import named_arguments
 from precision_audit.formats import FORMATS, dtype_of, is_float
 from precision_audit.records import Op
@@ -29,7 +31,11 @@ _LIMITS = ("max", "min", "eps", "tiny", "smallest_normal", "resolution")
 def reformat(node: fx.Node, op: Op, chosen: str, high: str) -> None:
     """Adapt the literals of `node` to the format `chosen` for it."""
     captured = next((t.format for t in op.outputs if is_float(t.format)), "")
-    if not captured or chosen == captured or captured != high or chosen not in FORMATS:
+    if not captured or captured != high or chosen not in FORMATS:
+        return
+    if op.op in ops.LIKE and any(operand.argument == "other" for operand in op.operands):
+        _cast_outright(node, chosen)
+    if chosen == captured:
         return
     named = named_arguments(node)
     count = len(node.args)
@@ -38,6 +44,16 @@ def reformat(node: fx.Node, op: Op, chosen: str, high: str) -> None:
     node.kwargs = dict(zip(node.kwargs, values[count:], strict=True))
     if _needs_format(node, op):
         node.kwargs = {**node.kwargs, "dtype": dtype_of(chosen)}
+
+
+def _cast_outright(node: fx.Node, chosen: str) -> None:
+    source, _, *further = node.args
+    assert isinstance(source, fx.Node)
+    here, there = (getattr(each.meta.get("val"), "device", None) for each in (source, node))
+    if here == there:
+        node.target, node.args = torch.ops.aten.to.dtype, (source, dtype_of(chosen), *further)
+    else:
+        node.target, node.args = torch.ops.aten.to.device, (source, there, dtype_of(chosen), *further)
 
 
 def _needs_format(node: fx.Node, op: Op) -> bool:

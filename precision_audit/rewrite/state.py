@@ -8,7 +8,7 @@ captured root.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,22 @@ def cloned_state(roots: Sequence[fx.GraphModule], share: bool, folds: Iterable[F
     return State(tree, tuple(renamed))
 
 
-def low_copies(state: nn.Module, folds: Iterable[Fold]) -> dict[str, tuple[str, torch.dtype]]:
+def copy_paths(state: nn.Module, folds: Iterable[Fold]) -> dict[tuple[str, str], str]:
+    """Where the low copy of a parameter goes that is also read in the high format, by value and format: beside it,
+    under a name that the model has not."""
+    paths: dict[tuple[str, str], str] = {}
+    for each in folds:
+        if each.copy and (each.value, each.to) not in paths:
+            path = f"{each.value}_{each.to}"
+            while _holds(state, path) or path in paths.values():
+                path += "_"
+            paths[each.value, each.to] = path
+    return paths
+
+
+def low_copies(
+    state: nn.Module, folds: Iterable[Fold], paths: Mapping[tuple[str, str], str]
+) -> dict[str, tuple[str, torch.dtype]]:
     """Put low copies beside the parameters that are read in both formats; (original, format) of each, by its path."""
     copies: dict[str, tuple[str, torch.dtype]] = {}
     twins: dict[tuple[int, torch.dtype], torch.Tensor] = {}  # tied names share one copy
@@ -63,14 +78,10 @@ def low_copies(state: nn.Module, folds: Iterable[Fold]) -> dict[str, tuple[str, 
             low, original = dtype_of(each.to), _get(state, each.value)
             if (id(original), low) not in twins:
                 twins[id(original), low] = original.detach().to(low)
-            put(state, copy_path(each), twins[id(original), low], "transient buffer")
-            copies[copy_path(each)] = (each.value, low)
+            path = paths[each.value, each.to]
+            put(state, path, twins[id(original), low], "transient buffer")
+            copies[path] = (each.value, low)
     return copies
-
-
-def copy_path(each: Fold) -> str:
-    """Where the low copy of a parameter lives that is also read in the high format."""
-    return f"{each.value}_{each.to}"
 
 
 def put(tree: nn.Module, path: str, value: Any, role: str) -> None:

@@ -174,6 +174,8 @@ def _facts(
 
 
 def _version(package: str) -> str:
+    if package == "torch":  # with the build, which the package's metadata may leave out
+        return str(torch.__version__)
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -182,8 +184,20 @@ def _version(package: str) -> str:
 
 def _export(program: torch.export.ExportedProgram, file: Path, inside: Mapping[str, str]) -> None:
     """Write a program and make sure that reading it will unpickle nothing."""
-    torch.export.save(program, file, extra_files=dict(inside))
-    reexport.refuse_pickles(file)
+    try:
+        torch.export.save(program, file, extra_files=dict(inside))
+    except OSError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"the converted graph cannot be written by torch.export.save ({reexport.first_line(error)}): "
+            "take and return tensors, numbers, tuples, lists and dicts, or register the class with torch.export"
+        ) from error
+    try:
+        reexport.read_program(file)
+    except InputError as error:  # torch writes some programs that it cannot read: better no file than that
+        why = reexport.first_line(error.__cause__ or error)
+        raise InputError(f"torch.export.save wrote a file that torch cannot read ({why}): convert otherwise") from error
 
 
 def _plan_name(mode: Mode, plan: Plan) -> str:

@@ -24,7 +24,11 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from precision_audit.ambient import restored_on_error
+from precision_audit.capture.regions import outputs_of
+from precision_audit.formats import format_of
 from precision_audit.records import InputError
+from precision_audit.rewrite.converted import Converted
 
 _HOLDER = "converted"
 _RAW = ("weight_", "tensor_")  # how the archive names tensors stored as bytes
@@ -50,17 +54,23 @@ def program_of(
     if was_training:
         module.eval()
     try:
+        if isinstance(module, Converted):
+            args, kwargs = module.as_read(args, kwargs)
         dynamic = dynamic_dimensions(module, args, kwargs)
         callee, signature = _callee(module, len(args), tuple(kwargs))
         shapes = shapes_by_name(dynamic, args, kwargs, signature)
         try:
-            program = torch.export.export(callee, args, kwargs, dynamic_shapes=shapes, strict=False)
+            with restored_on_error():
+                program = torch.export.export(callee, args, kwargs, dynamic_shapes=shapes, strict=False)
         except Exception as error:
-            raise InputError(f"the converted graph cannot be exported to .pt2: {_first_line(error)}") from error
+            raise InputError(f"the converted graph cannot be exported to .pt2: {first_line(error)}") from error
     finally:
         if was_training:
             module.train()
+    _refuse_texts(program)
+    _keep_formats(program, module)
     _keep_dynamic(program, dynamic)
+    _drop_format_checks(program)
     _strip_prefix(program)
     program.example_inputs = None
     return program
@@ -112,7 +122,7 @@ def read_program(path: Path) -> nn.Module:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{path} is no readable .pt2 file ({_first_line(error)}): export it again") from error
+        raise InputError(f"{path} is no readable .pt2 file ({first_line(error)}): export it again") from error
 
 
 def refuse_pickles(path: Path) -> None:
@@ -194,6 +204,42 @@ def _keep_dynamic(program: torch.export.ExportedProgram, dynamic: Sequence[Dynam
             )
 
 
+def _refuse_texts(program: torch.export.ExportedProgram) -> None:
+    for specification in program.graph_signature.output_specs:
+        value = getattr(specification.arg, "value", None)
+        if isinstance(value, str):
+            raise InputError(
+                f"the model returns the text {value[:40]!r}, which a .pt2 file cannot hold: return tensors and numbers"
+            )
+
+
+def _keep_formats(program: torch.export.ExportedProgram, module: nn.Module) -> None:
+    """Export takes the result of an autocast region for fp32, and then a cast of it to fp32 for the result itself."""
+    if not isinstance(module, Converted):
+        return
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    for index, (mine, name) in enumerate(
+        zip(outputs_of(module.graph), program.graph_signature.user_outputs, strict=True)
+    ):
+        own, other = getattr(mine, "meta", {}).get("val"), values.get(name) if isinstance(name, str) else None
+        if isinstance(own, torch.Tensor) and isinstance(other, torch.Tensor) and own.dtype != other.dtype:
+            raise InputError(
+                f"export would change output {index} from {format_of(own.dtype)} to {format_of(other.dtype)}: "
+                "cast it explicitly where the model returns it"
+            )
+
+
+def _drop_format_checks(program: torch.export.ExportedProgram) -> None:
+    """Export asserts the formats that it saw, and sees wrong ones inside the user's autocast regions."""
+    for module in program.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            for node in module.graph.find_nodes(
+                op="call_function", target=torch.ops.aten._assert_tensor_metadata.default
+            ):
+                module.graph.erase_node(node)
+            module.recompile()
+
+
 def _strip_prefix(program: torch.export.ExportedProgram) -> None:
     """Parameters and buffers under the names of the original's state dict."""
     prefix = f"{_HOLDER}."
@@ -206,5 +252,5 @@ def _strip_prefix(program: torch.export.ExportedProgram) -> None:
                 table[name.removeprefix(prefix)] = table.pop(name)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from precision_audit.records import Comparison, Graph, InputError, Policy, Verification
 from precision_audit.report.verdict import shapes_refused
+from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.limits import limit
 from precision_audit.verify.measures import Measure, gradient_figure, is_discrete, largest_rms, measure, worst
 from precision_audit.verify.runs import LOSS_SCALES, Batch, Conditions, Run, run, run_scaled
@@ -52,7 +53,9 @@ def verify(
     "pass" or the text of the failure; `names` are the outputs' names, derived from their structure where empty."""
     if not batches:
         raise InputError("verify: no batch to run; expected at least one, give example_inputs or --input")
-    session = _Session(policy, graph, Conditions(policy.mode == "training", loss, seed, False, tuple(names)))
+    written: frozenset[str] = reference.written if isinstance(reference, Converted) else frozenset()
+    conditions = Conditions(policy.mode == "training", loss, seed, False, tuple(names), written)
+    session = _Session(policy, graph, conditions)
     session.check_reference(reference, batches[0])
     for index, batch in enumerate(batches):
         session.compare(index, batch, reference, converted, plain)
@@ -189,6 +192,8 @@ class _Session:
             ) from error
 
     def _attempt(self, label: str, model: Model, index: int, batch: Batch, good: Run) -> Run | None:
+        if isinstance(model, Converted):
+            batch = model.as_read(*batch)
         try:
             if self.policy.low != "fp16" or not good.gradients:
                 return run(model, batch, self.conditions, good.norms)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from precision_audit.capture import Captured, set_mode
+from precision_audit.capture.containers import without_cache
 from precision_audit.planning import Planned, everything_low
 from precision_audit.records import Hardware, Mode, Policy, Verification
 from precision_audit.report.provenance import emulated
@@ -21,7 +22,7 @@ from precision_audit.rewrite import rewrite, unchanged
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify import parting, verify
 from precision_audit.verify.device_shapes import check_shapes
-from precision_audit.verify.eager import against_eager
+from precision_audit.verify.eager import against_eager, follows_example
 from precision_audit.verify.limits import limit
 from precision_audit.verify.runs import Batch
 
@@ -85,5 +86,6 @@ def _eager(
     if not isinstance(original, nn.Module):
         return ""
     set_mode(original, mode)
-    guarded = any(note.startswith("captured along") for note in captured.graph.notes)
-    return against_eager(original, reference, batch, type(original).__name__, guarded, mode == "training")
+    guarded = follows_example(captured.graph)
+    with without_cache(original):
+        return against_eager(original, reference, batch, type(original).__name__, guarded, mode == "training")

@@ -9,14 +9,14 @@ graph that is not the model must not be audited. In training gradients count too
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from precision_audit.records import InputError
+from precision_audit.records import Graph, InputError
 from precision_audit.verify.measures import gradient_figure, largest_rms, measure
 from precision_audit.verify.runs import Batch, Conditions, Run, run
 
@@ -36,10 +36,9 @@ def against_eager(
     """One sentence, such as "bitwise on the example and on a perturbed input"."""
     said = []
     for label, inputs in _trials(batch, guarded):
-        conditions = Conditions(training and label == "the example")
-        try:
-            expected = run(eager, inputs, conditions)
-        except Exception:  # the model itself refuses the perturbed numbers: nothing to compare there
+        conditions = Conditions(training and label == "the example", written=getattr(captured, "written", frozenset()))
+        expected = _expected(eager, inputs, conditions, name)
+        if expected is None:
             said.append(f"not compared on {label}: the model itself fails there")
             continue
         try:
@@ -49,27 +48,68 @@ def against_eager(
         pairs = [(value, found.outputs.get(key)) for key, value in expected.outputs.items()]
         largest = max((_difference(*pair) for pair in pairs), default=0.0)
         if not largest <= _ROUNDING:
+            _check_repeats(eager, inputs, conditions, expected, name)
             raise InputError(_apart(name, label, f"relative difference {largest:.1e}"))
         _check_gradients(name, expected, found)
         said.append(f"bitwise on {label}" if largest == 0.0 else f"{largest:.0e} on {label} (an eager fast path)")
     return "; ".join(said)
 
 
+def follows_example(graph: Graph) -> bool:
+    """Whether the capture took the path of the example where the model's depends on values."""
+    return any(note.startswith("captured along") for note in graph.notes)
+
+
+def _expected(eager: Callable[..., Any], inputs: Batch, conditions: Conditions, name: str) -> Run | None:
+    """What the model itself does; None where it refuses these numbers."""
+    try:
+        return run(eager, inputs, conditions)
+    except Exception as error:
+        failure = error
+    if conditions.training and _runs(eager, inputs, dataclasses.replace(conditions, training=False)):
+        first_line = (str(failure).strip().splitlines() or [""])[0][:300]
+        raise InputError(
+            f"the backward pass of {name} itself fails: {type(failure).__name__}: {first_line}; "
+            "mend it, or choose an inference policy"
+        ) from failure
+    return None
+
+
+def _runs(model: Callable[..., Any], inputs: Batch, conditions: Conditions) -> bool:
+    try:
+        run(model, inputs, conditions)
+    except Exception:
+        return False
+    return True
+
+
+def _check_repeats(eager: Callable[..., Any], inputs: Batch, conditions: Conditions, expected: Run, name: str) -> None:
+    """A model that differs from itself under one seed draws numbers that torch does not know of."""
+    again = run(eager, inputs, conditions).outputs
+    if any(not _difference(value, again.get(key)) <= _ROUNDING for key, value in expected.outputs.items()):
+        mode = " in training mode" if getattr(eager, "training", False) else ""
+        raise InputError(
+            f"{name} gives other results for the same input and seed{mode}: it draws random numbers outside torch "
+            "(numpy, random), of which a graph holds one draw for good. Draw them with torch, switch that off (in transformers "
+            "apply_spec_augment=False, layerdrop=0), or choose an inference policy"
+        )
+
+
 def _check_gradients(name: str, expected: Run, found: Run) -> None:
-    """A parameter that the capture does not have at all is not judged here: the state dict tells of it."""
+    """Where no output of the capture depends on a parameter, every gradient is zero. A parameter that the capture does
+    not have at all is not judged here: the state dict tells of it."""
     largest = largest_rms(expected.gradients.values())
-    for key in expected.gradients if found.gradients else list(expected.gradients)[:1]:
-        if key not in found.gradients and found.gradients:
+    for key, gradient in expected.gradients.items():
+        if found.gradients and key not in found.gradients:
             continue
-        figure = math.inf
-        if key in found.gradients:
-            figure = gradient_figure(measure(expected.gradients[key], found.gradients[key]), largest)[0]
+        other = found.gradients.get(key, torch.zeros_like(gradient))
+        figure = gradient_figure(measure(gradient, other), largest)[0]
         if figure > _GRADIENT_ROUNDING:
             raise InputError(
                 f"the gradients of the captured graph of {name} are not the model's: at {key} the relative difference "
-                f"is {figure:.1e}. torch.export follows the forward of a torch.autograd.Function, of a reentrant "
-                "checkpoint and of gradient hooks only: write the gradient with ops and detach(), checkpoint with "
-                "use_reentrant=False, or choose an inference policy"
+                f"is {figure:.1e}. torch.export forgets the backward of a torch.autograd.Function or a reentrant "
+                "checkpoint, gradient hooks and inference_mode: write the gradient with ops, detach() and no_grad(), "
+                "checkpoint with use_reentrant=False, or choose an inference policy"
             )
 
 
@@ -87,6 +127,8 @@ def _mapped(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Bat
 
 
 def _perturbed(value: torch.Tensor) -> torch.Tensor:
+    if value.is_floating_point() and value.element_size() == 1:
+        return value  # the eight-bit formats have no arithmetic
     if value.is_floating_point():
         return (value.detach() * 0.9375).requires_grad_(value.requires_grad)
     if value.dtype == torch.bool or value.ndim == 0:
@@ -95,7 +137,7 @@ def _perturbed(value: torch.Tensor) -> torch.Tensor:
 
 
 def _negated(value: torch.Tensor) -> torch.Tensor:
-    return -value.detach() if value.is_floating_point() else value
+    return -value.detach() if value.is_floating_point() and value.element_size() > 1 else value
 
 
 def _difference(expected: torch.Tensor, found: torch.Tensor | None) -> float:

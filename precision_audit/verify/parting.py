@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
+from precision_audit.ambient import restored_on_error
 from precision_audit.records import Graph, Op
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.runs import Batch, Conditions, without_trace
@@ -59,7 +60,9 @@ def values(module: Traced, batch: Batch, seed: int = 0) -> dict[str, Sketch]:
 
 
 def _record(recorder: _Recorder, module: Traced, batch: Batch, seed: int) -> None:
-    with torch.no_grad(), without_trace(module, Conditions(training=False, seed=seed, draws=True)):
+    written: frozenset[str] = module.written if isinstance(module, Converted) else frozenset()
+    conditions = Conditions(training=False, seed=seed, draws=True, written=written)
+    with torch.no_grad(), restored_on_error(), without_trace(module, conditions):
         args, kwargs = pytree.tree_map_only(Tensor, lambda value: value.detach().clone(), (batch[0], dict(batch[1])))
         recorder.run(*_leaves(module, args, kwargs), enable_io_processing=False)
 
@@ -140,7 +143,7 @@ def _signed(piece: Tensor, generator: torch.Generator) -> Tensor:
 def _leaves(module: Traced, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Placeholders in order: an exported module takes the leaves of its arguments, keyword ones in its own order."""
     if isinstance(module, Converted):
-        return module.flatten(args, kwargs)
+        return module.flatten(*module.as_read(args, kwargs))
     specification = getattr(getattr(module.graph, "_codegen", None), "pytree_info", None)
     if specification is None:
         names = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]

@@ -33,13 +33,15 @@ LOSS_SCALES = (2.0**16, 2.0**12, 2.0**8, 2.0**4, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What all runs of a verification have in common. `names` are the outputs' names, derived where empty."""
+    """What all runs of a verification have in common. `names` are the outputs' names, derived where empty; `written`
+    are the parameters that the model itself changes while it runs."""
 
     training: bool
     loss: Callable[[Any], Tensor] | None = None
     seed: int = 0
     draws: bool = False
     names: tuple[str, ...] = ()
+    written: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -119,8 +121,8 @@ def _parameters(model: Callable[..., Any]) -> dict[str, nn.Parameter]:
 
 @contextlib.contextmanager
 def without_trace(model: Callable[..., Any], conditions: Conditions) -> Iterator[None]:
-    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
-    saved = [buffer.detach().clone() for buffer in buffers]
+    kept = _written(model, conditions) if isinstance(model, nn.Module) else []
+    saved = [tensor.detach().clone() for tensor in kept]
     draws = Draws() if conditions.draws else contextlib.nullcontext()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(), draws:
         torch.manual_seed(conditions.seed)
@@ -128,12 +130,27 @@ def without_trace(model: Callable[..., Any], conditions: Conditions) -> Iterator
             yield
         finally:
             with torch.no_grad():
-                for buffer, before in zip(buffers, saved, strict=True):
-                    buffer.copy_(before)
+                for tensor, before in zip(kept, saved, strict=True):
+                    if tensor.grad_fn is not None:  # a buffer that took the history of what was written into it
+                        tensor.detach_()
+                    tensor.copy_(before)
+
+
+def _written(model: nn.Module, conditions: Conditions) -> list[Tensor]:
+    """Buffers, and the parameters that change like buffers."""
+    return [
+        *model.buffers(),
+        *(p for name, p in model.named_parameters(remove_duplicate=False) if name in conditions.written),
+    ]
 
 
 def _copied(value: Tensor) -> Tensor:
     return value.detach().clone().requires_grad_(value.requires_grad)
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    """`Embedding(sparse=True)` has sparse gradients."""
+    return gradient if gradient.layout == torch.strided else gradient.to_dense()
 
 
 def _counts(value: Tensor) -> bool:
@@ -159,12 +176,12 @@ def _projection(named: Mapping[str, Tensor], norms: Mapping[str, float], seed: i
     for name, value in named.items():
         if not _counts(value):
             continue
-        value = _real(value)
-        signs = torch.randint(0, 2, value.shape, generator=generator).mul_(2).sub_(1)
+        real = _real(value)
+        signs = torch.randint(0, 2, real.shape, generator=generator).mul_(2).sub_(1)
         norm = norms.get(name, 0.0)
         divisor = norm if norm and math.isfinite(norm) else 1.0
-        wide = value.float() if value.element_size() < 4 else value
-        total = total.to(value.device) + (wide * signs.to(value.device)).sum() / divisor
+        wide = real.float() if real.element_size() < 4 else real
+        total = total.to(real.device) + (wide * signs.to(real.device)).sum() / divisor
     return total
 
 
@@ -175,7 +192,7 @@ def _gradients(total: Tensor, parameters: Mapping[str, nn.Parameter], scale: flo
         return {}
     found = torch.autograd.grad(total * scale, list(unique.values()), allow_unused=True)
     by_id = {
-        key: torch.zeros_like(parameter) if gradient is None else gradient.detach() / scale
+        key: torch.zeros_like(parameter) if gradient is None else _dense(gradient.detach()) / scale
         for (key, parameter), gradient in zip(unique.items(), found, strict=True)
     }
     return {name: by_id[id(parameter)] for name, parameter in parameters.items()}

@@ -268,3 +268,21 @@ def test_the_users_module_is_not_changed() -> None:
     capture(private_copy(model), (torch.randn(2, 1, 8, 8),), mode="inference")
     assert model.training and all(module.training for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("like", "fixed"), [("x", ""), ("w", ""), ("softmax", "explicit cast"), ("exact", "explicit cast")]
+)
+def test_a_cast_to_the_format_of_another_value_is_the_users_where_that_format_is(like: str, fixed: str) -> None:
+    class Like(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(3))
+            self.register_buffer("exact", torch.ones(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            wide = x.float() + x.softmax(-1, dtype=torch.float32)
+            others = {"x": x, "w": self.w, "softmax": x.softmax(-1, dtype=torch.float32), "exact": self.exact}
+            return x.exp().type_as(others[like]) + wide
+
+    assert op(captured(Like(), torch.randn(3)), "/type_as#0").fixed == fixed

@@ -435,3 +435,12 @@ def test_errors_are_input_errors_without_line_ends() -> None:
     with pytest.raises(InputError) as error:
         options.parse("audit", ["net.py", "--fail-on", "x"])
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("option", ["--policy", "--checkpoint", "--apply-plan", "--calibration-data", "-o"])
+def test_a_name_that_no_file_can_have(net: str, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert cli.main([net, option, "x" * 5000 + ".json"]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line != "the user's own output"]
+    assert len(said) == 1
+    assert said[0].startswith("precision-audit: ")
+    assert "internal error" not in said[0]

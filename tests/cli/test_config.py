@@ -92,6 +92,31 @@ def test_broken_toml_names_the_file(tmp_path: Path) -> None:
     assert "line 5" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b'[[tool.precision-audit]]\npolicy = "fp32"\n', "no table"),
+        (b'[tool]\nprecision-audit = "x"\n', "no table"),
+        (b"tool = {precision-audit = {policy = 3}}\n", "policy = 3"),
+        (b"[tool.'precision-audit']\npolicy = 3\n", "policy = 3"),
+        (b"\xef\xbb\xbf[tool.precision-audit]\npolicy = 3\n", "policy = 3"),  # a byte-order mark
+        (b'[tool.precision-audit]\npolicy = "\xe9"\n', "not readable as TOML"),
+        (b'[tool.precision-audit]\nfail-on = "never"\nfail_on = "error"\n', "given twice"),
+    ],
+)
+def test_our_table_in_whatever_spelling_is_never_passed_over(tmp_path: Path, text: bytes, words: str) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(text)
+    with pytest.raises(InputError, match=words):
+        config.settings({}, tmp_path)
+
+
+def test_a_file_in_which_tool_is_no_table(tmp_path: Path) -> None:
+    other = write(tmp_path, "tool = 3\n", header="")
+    assert config.settings({}, tmp_path).policy == "bf16-inference"
+    with pytest.raises(InputError, match="no table"):
+        config.settings({"config": str(other)}, tmp_path)
+
+
 def test_every_option_has_a_field_or_is_refused() -> None:
     outside = {"config", "isolated"}
     for option in options.OPTIONS:

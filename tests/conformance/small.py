@@ -46,6 +46,10 @@ def mine(*rules: str, extends: str = "bf16-inference") -> Policy:
     return parse(f"name: mine\nextends: {extends}\nrules:\n" + "\n".join(listed))
 
 
+SHIPPED = ["bf16-inference", "fp16-inference", "bf16-training", "fp16-training"]
+ALL_LOW = {"bf16": policy(rest="safe-in-bf16"), "fp16": policy(rest="safe-in-fp16", low="fp16")}
+
+
 @dataclass(frozen=True)
 class Made:
     """A conversion: the module and what was planned."""
@@ -92,6 +96,10 @@ def made(model: nn.Module, args: Sequence[Any], under: str | Policy = "bf16-infe
 
 def leaves(output: Any) -> list[Any]:
     return torch.utils._pytree.tree_leaves(output)
+
+
+def dtypes(output: Any) -> list[torch.dtype]:
+    return [leaf.dtype for leaf in leaves(output)]
 
 
 def same(left: Any, right: Any) -> bool:

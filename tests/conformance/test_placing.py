@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import precision_audit as pa
 from precision_audit.report import as_full
-from tests.conformance.small import LOW, built, close, made, policy, same, weight
+from tests.conformance.small import LOW, SHIPPED, built, close, made, policy, same, weight
 
 X = torch.rand(32, 32, generator=torch.Generator().manual_seed(0)) + 0.1
 FREE_IO = "keep_io_types: false"
@@ -279,10 +280,17 @@ def test_everything_allowed_and_io_kept_has_one_cast_per_float_input_and_output(
 # once more -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("under", ["bf16-inference", "fp16-inference", "bf16-training", "fp16-training", "fp32"])
-@pytest.mark.parametrize("mode", ["same", "other"])
-def test_converting_twice_plans_nothing_the_second_time(under: str, mode: str) -> None:
+@pytest.mark.parametrize("under", [*SHIPPED, "fp32", "amp-cpu-bf16"])
+def test_converting_twice_plans_nothing_the_second_time(under: str) -> None:
     once = made(Everything().eval(), EVERYTHING, under)
     again = made(once.module.eval(), EVERYTHING, under)
-    assert not again.casts and not [fold for fold in again.folds if not fold[2]] and again.new_nodes == 0
+    assert not again.casts and not again.folds and again.new_nodes == 0
     assert same(again.module.eval()(*EVERYTHING), once.module.eval()(*EVERYTHING))
+
+
+def test_a_model_that_was_swapped_for_fp8_is_not_converted_again_and_that_is_said() -> None:
+    model, x = nn.Sequential(nn.Linear(32, 32), nn.ReLU()), torch.randn(16, 32)
+    once = made(model, (x,), "fp8-training-hopper")
+    assert [swap.module for swap in once.result.plan.swaps] == ["0"]
+    with pytest.raises(pa.InputError, match=r"module 0 is a Float8Linear, .*: this model was swapped for fp8 before"):
+        made(once.module, (x,), "fp8-training-hopper")

@@ -111,6 +111,8 @@ def test_parts_listed_by_an_index(tmp_path: Path) -> None:
     assert model.bias.tolist() == [2.0] * 3
     (tmp_path / "b.safetensors").unlink()
     assert "b.safetensors, which is not beside it" in refused(model, index)
+    index.write_text('{"weight_map": {"weight": 3}}')
+    assert "3, which is not beside it" in refused(model, index)
     index.write_text("[]")
     assert "not an index" in refused(model, index)
 

@@ -71,6 +71,8 @@ def test_sizes_stand_anywhere(texts: list[str]) -> None:
         (["xs=3x4:fp32"], ["no argument xs", "did you mean x?"]),
         (["3x4", "3x4"], ["forward takes only 1 inputs: x"]),
         (["x=3x4", "x=3x4"], ["x is given twice"]),
+        (["99999999999x99999999"], ["too large"]),
+        (["99999999999999999999x1"], ["too large"]),
     ],
 )
 def test_mistakes(texts: list[str], parts: list[str]) -> None:

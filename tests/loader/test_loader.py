@@ -379,3 +379,10 @@ def test_calibration_data_that_does_not_fit(write, arrays: dict[str, list], part
 
     numpy.savez("data.npz", **{name: numpy.array(rows, dtype="float32") for name, rows in arrays.items()})
     assert part in refused(write(HEAD + NET + INPUTS), calibration_data="data.npz")
+
+
+def test_complex_calibration_data_for_a_real_input(write) -> None:
+    import numpy
+
+    numpy.savez("data.npz", x=numpy.ones((2, 4), dtype="complex64"))
+    assert "x is complex, the example is not" in refused(write(HEAD + NET + INPUTS), calibration_data="data.npz")

@@ -229,3 +229,21 @@ def test_settled_decisions_follow_the_committed_plan():
     dear = edited("/sin#0", "fp32")
     settled = settle(decide(graph, POLICY, H100, {}).decisions, dear)
     assert {decision.op: decision.chosen for decision in settled}["/sin#0"] == "fp32"
+
+
+def test_a_plan_nested_too_deeply_is_refused():
+    with pytest.raises(InputError, match="plan"):
+        plan_file.parse("[" * 100_000 + "]" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"autocast": ("nope",), "autocast_device": "cuda"}, "casts name nope"),
+        ({"autocast": ("/sin#0",), "autocast_device": "tpu"}, "autocast_device is tpu; expected cpu or cuda"),
+        ({"folds": (Fold("x", "bf16", ("/sin#0",)),)}, "folds name x, which is no parameter"),
+    ],
+)
+def test_places_that_a_plan_cannot_name(change, words):
+    problems = plan_file.check(replace(made(model()), **change), model(), POLICY)
+    assert any(words in problem for problem in problems), problems

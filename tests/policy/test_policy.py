@@ -78,6 +78,7 @@ BAD = [
     ("name: x\nmode: training\nname: y\n", 3, ["name", "written twice", "line 1"]),
     (HEADER + "rules: !!python/object/apply:os.system [ls]\n", 4, ["rules", "not allowed"]),
     (HEADER + "rules: &a [*a]\n", 4, ["rules", "contains itself"]),
+    ("[" * 3000 + "]" * 3000, 1, ["nested too deeply"]),
     (HEADER + "ruls: []\n", 4, ["unknown key 'ruls'", "did you mean rules?"]),
     (HEADER + "rules: []\n", 4, ["rules", "empty"]),
     (HEADER + "rules: {name: a}\n", 4, ["rules", "a list of rules"]),

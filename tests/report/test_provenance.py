@@ -75,3 +75,16 @@ def test_fp8_is_emulated_on_a_cpu_only() -> None:
     assert emulated(plan) == ("fp8",)
     assert emulated(plan, "cuda") == ()
     assert emulated(Plan("p", "training", "fp32", "bf16", (), ())) == ()
+
+
+def test_tensors_that_are_not_dense_are_digested_by_what_they_say() -> None:
+    dense = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+    for kind in (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc):
+        one, same, other = (
+            {"w": value.to_sparse(layout=kind)} for value in (dense, dense.clone(), dense * torch.tensor(2.0))
+        )
+        assert weights_digest(one) == weights_digest(same) != weights_digest(other)
+
+
+def test_extra_state_counts_by_name_and_kind() -> None:
+    assert weights_digest({**STATE, "_extra_state": {"a": 1}}) != weights_digest(STATE)

@@ -228,3 +228,35 @@ def test_parameters_are_cloned_unless_shared() -> None:
     shared = rewrite({"inference": captured}, {"inference": plan}, share_parameters=True)
     assert alone.get_parameter("a.weight") is not model.a.weight
     assert shared.get_parameter("a.weight") is model.a.weight
+
+
+class Likened(nn.Module):
+    """A norm as Gemma and ESM write it: in fp32, then back to whatever its input has."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.a, self.b, self.way = nn.Linear(8, 8), nn.Linear(8, 8), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        stream = x + self.a(x)
+        wide = stream.float() * stream.float().square().mean(-1, keepdim=True).rsqrt()
+        return stream + self.b(wide.type_as(stream) if self.way == "type_as" else wide.to(stream))
+
+
+@pytest.mark.parametrize("way", ["type_as", "to"])
+@pytest.mark.parametrize(("stream", "normed"), [("fp32", "bf16"), ("bf16", "fp32"), ("bf16", "bf16")])
+def test_a_cast_to_the_format_of_another_value_makes_the_chosen_one(way: str, stream: str, normed: str) -> None:
+    model, x = Likened(way), torch.randn(4, 8)
+    plan = {"/add#0": stream, f"/{way}#{2 if way == 'to' else 0}": normed, "b/linear#0": normed}
+    weights = (Cast("b.weight", normed, ("b/linear#0",)), Cast("b.bias", normed, ("b/linear#0",)))
+    first = (Cast("a/linear#0", stream, ("/add#0",)), Cast("x", stream, ("/add#0",))) if stream == "bf16" else ()
+    converted, captured = make(model, (x,), plan, (*first, *(weights if normed == "bf16" else ())))
+    assert [op.fixed for op in captured.graph.ops if op.key in plan] == ["", "", ""]
+    y = (x.to(dtype(stream)) + model.a(x).to(dtype(stream))) if stream == "bf16" else x + model.a(x)
+    wide = (y.float() * y.float().square().mean(-1, keepdim=True).rsqrt()).to(dtype(normed))
+    branch = F.linear(wide, model.b.weight.to(wide.dtype), model.b.bias.to(wide.dtype))
+    assert torch.equal(converted(x), y.float() + branch)
+
+
+def dtype(name: str) -> torch.dtype:
+    return {"bf16": torch.bfloat16, "fp32": torch.float32}[name]

@@ -115,3 +115,7 @@ def test_largest_rms_ignores_what_is_not_finite() -> None:
     tensors = [torch.tensor([3.0, 3.0]), torch.tensor([NAN]), torch.tensor([]), torch.tensor([-1.0])]
     assert largest_rms(tensors) == pytest.approx(3.0)
     assert largest_rms([]) == 0.0
+
+
+def test_the_largest_rms_counts_a_complex_number_as_two() -> None:
+    assert largest_rms([torch.full((4,), 3 + 4j), torch.ones(2)]) == pytest.approx(5)

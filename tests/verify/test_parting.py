@@ -212,3 +212,20 @@ def test_a_converted_module_is_read_like_a_graph_module() -> None:
     with torch.no_grad():
         converted.second.weight[:] = 1
     assert find(_records(module), module, converted, batch=batch, tolerance=0.05) == "second_weight"
+
+
+def test_an_op_that_cannot_run_parts() -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x + 1) @ x
+
+    reference = torch.export.export(Two(), (torch.ones(2, 2),)).module()
+    assert isinstance(reference, fx.GraphModule)
+    for node in reference.graph.nodes:
+        if node.op == "call_function" and "guards" not in str(node.target):
+            node.meta["op_key"] = f"/{node.name}#0"
+    broken = copy.deepcopy(reference)
+    wrong = next(node for node in broken.graph.nodes if node.target == torch.ops.aten.matmul.default)
+    wrong.args = (wrong.args[0], 3)
+    found = find(Graph((), (), "inference"), reference, broken, batch=((torch.ones(2, 2),), {}), tolerance=0.1)
+    assert found == "/matmul#0"

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from precision_audit.records import InputError
 from precision_audit.verify.runs import Conditions, flatten, run, run_scaled
 
 Pair = namedtuple("Pair", ["mean", "scale"])
@@ -121,3 +122,59 @@ def test_loss_scale_steps_down_until_fp16_gradients_are_finite(factor: float, sc
     found = run_scaled(Half(), ((), {}), conditions, {}, 2.0**16)
     assert found.scale == scale
     assert found.gradients["weight"].item() == pytest.approx(factor, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(1.0, "a float"), (ONE, r"a tensor of shape \(2,\)"), (None, "a NoneType")]
+)
+def test_a_loss_that_is_no_scalar_is_refused(value: Any, words: str) -> None:
+    conditions = Conditions(training=True, loss=lambda _: value)
+    with pytest.raises(InputError, match=f"loss returned {words}"):
+        run(nn.Linear(2, 2), ((ONE,), {}), conditions)
+
+
+def test_sparse_gradients_are_compared_densely() -> None:
+    table = nn.Embedding(4, 2, sparse=True)
+    gradient = run(table, ((torch.tensor([1]),), {}), Conditions(training=True)).gradients["weight"]
+    assert gradient.layout == torch.strided
+    assert gradient[[0, 2, 3]].abs().sum() == 0 < gradient[1].abs().sum()
+
+
+def test_complex_outputs_have_gradients() -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.full((2,), 3 + 4j))
+
+        def forward(self) -> Tensor:
+            return self.weight * 1j
+
+    found = run(Turned(), ((), {}), Conditions(training=True))
+    assert found.norms["output"] == pytest.approx(50**0.5)
+    # real and imaginary part each get ±1 over the norm
+    assert torch.allclose(torch.view_as_real(found.gradients["weight"]).abs(), torch.tensor(50**-0.5))
+
+
+class Remembers(nn.Module):
+    """Writes what has a gradient into a buffer, as a cache does, and changes a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("seen", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = self.get_buffer("seen")
+        seen.copy_(x * self.weight)
+        with torch.no_grad():
+            self.weight.data.mul_(2)
+        return seen * 2
+
+
+def test_a_buffer_keeps_no_history_and_a_written_parameter_its_value() -> None:
+    model = Remembers()
+    conditions = Conditions(training=True, written=frozenset({"weight"}))
+    first, second = (run(model, ((ONE,), {}), conditions) for _ in range(2))
+    assert torch.equal(first.gradients["weight"], second.gradients["weight"])
+    assert not model.get_buffer("seen").requires_grad
+    assert (model.get_buffer("seen").tolist(), model.weight.tolist()) == ([0.0, 0.0], [1.0, 1.0])

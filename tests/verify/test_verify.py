@@ -259,3 +259,15 @@ def test_two_verifications_are_equal() -> None:
     first, second = (_check(model, low, _policy("training"), plain=low) for _ in range(2))
     assert first == second
     assert first.outputs[0].relative_l2 > 0
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_a_reference_that_fails_is_one_line_with_the_batch(mode: Mode) -> None:
+    def narrow(x: Tensor) -> Tensor:
+        if x.shape[0] != 2:
+            raise ValueError("two rows\nand no more")
+        return x
+
+    batches = [((torch.ones(2),), {}), ((torch.ones(3),), {})]
+    with pytest.raises(InputError, match=r"fails on batch 1 \(forward.*\): ValueError: two rows; mend it"):
+        _check(narrow, narrow, _policy(mode), batches=batches)

@@ -1,0 +1,49 @@
+"""What a process holds beside its models: gradient mode, autocast, functorch's levels; put back after an error.
+
+A captured graph enters and leaves the user's regions by nodes (`_enter_autocast` … `_exit_autocast`), and a failed
+export may stop inside a transform of functorch. Whatever raises in between would leave the whole process in that
+region. Never does anything where nothing was raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch.autograd import forward_ad
+
+_DEVICES = ("cpu", "cuda")
+
+
+@contextlib.contextmanager
+def restored_on_error() -> Iterator[None]:
+    """Run the body; if it raises, the process is as it was before."""
+    grad, depth = torch.is_grad_enabled(), torch._C._functorch.get_dynamic_layer_stack_depth()
+    forward, nesting = torch._C._is_fwd_grad_enabled(), _nesting()
+    enabled = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _DEVICES]
+    cached = torch.is_autocast_cache_enabled()
+    try:
+        yield
+    except BaseException:
+        if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:
+            torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        if forward_ad._current_level < 0:  # a captured jvp enters its level below Python's bookkeeping
+            with contextlib.suppress(RuntimeError):
+                torch._C._exit_dual_level(level=0)
+        torch._C._set_fwd_grad_enabled(forward)
+        torch.set_grad_enabled(grad)
+        for device, on, low in enabled:
+            torch.set_autocast_enabled(device, on)
+            torch.set_autocast_dtype(device, low)
+        torch.set_autocast_cache_enabled(cached)
+        while _nesting() > nesting:
+            torch.autocast_decrement_nesting()
+        if nesting == 0:
+            torch.clear_autocast_cache()
+        raise
+
+
+def _nesting() -> int:
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()

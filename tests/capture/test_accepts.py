@@ -1,0 +1,65 @@
+"""What cannot be captured is told before anything runs, in one line with the mend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from precision_audit.capture.accepts import check_model
+from precision_audit.records import InputError
+
+
+def _named(name: str, depth: int = 0) -> nn.Module:
+    module = nn.Module()
+    module.add_module(name, nn.Linear(2, 2))
+    for _ in range(depth):
+        module = nn.Sequential(module)
+    return module
+
+
+def _quantized() -> nn.Module:
+    return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear}, dtype=torch.qint8)
+
+
+def _quantized_buffer() -> nn.Module:
+    module = nn.Module()
+    module.register_buffer("w", torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda: nn.Linear, ["the class Linear", "make an instance"]),
+        (lambda: 3, ["a int", "expected an nn.Module"]),
+        (lambda: nn.Sequential(nn.LazyLinear(4)), ["0.weight", "lazy", "run the model once"]),
+        (lambda: nn.Sequential(nn.LazyBatchNorm1d(), nn.ReLU()), ["lazy"]),
+        (lambda: torch.jit.script(nn.ReLU()), ["TorchScript", "give the nn.Module"]),
+        (lambda: nn.Sequential(nn.ReLU(), torch.jit.script(nn.ReLU())), ["module 1 is TorchScript"]),
+        (_quantized, ["module 0", "quantized"]),
+        (_quantized_buffer, ["w is a quantized tensor"]),
+        (lambda: _named("class", depth=1), ["0.class.weight", "word of Python"]),
+        (lambda: _named("graph"), ["graph.weight", "rename"]),
+        (lambda: _named("plans"), ["plans.weight", "rename"]),
+    ],
+)
+def test_refused_in_one_line(model: Any, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        check_model(model())
+    text = str(caught.value)
+    assert "\n" not in text
+    assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize("model", [_named("a-b"), _named("1"), _named("graph", depth=1), nn.Sequential(nn.ReLU())])
+def test_taken(model: nn.Module) -> None:
+    check_model(model)
+
+
+def test_a_reserved_name_without_state_is_taken() -> None:
+    module = nn.Module()
+    module.add_module("flatten", nn.Flatten())
+    check_model(module)

@@ -1,0 +1,42 @@
+"""The residual stream of a pre-norm transformer: high where promotion pays for it, low where it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from precision_audit.plan.promotion import PROMOTING
+from precision_audit.plan.streams import _SUMS
+from tests.sketches import FREE_IO, Sketch, casts, formats
+
+
+def blocks(norm: str, number: int = 3) -> tuple[Sketch, str, list[str]]:
+    """x + linear(norm(x)), `number` times, after a low embedding; a norm at the end."""
+    sketch = Sketch("training")
+    stream = sketch.op("sin", sketch.input("x"), runs="bf16")
+    streams = []
+    for i in range(number):
+        normed = sketch.op("layer_norm", stream, runs=norm)
+        branch = sketch.op("linear", normed, sketch.parameter(f"w{i}", 1024, 1024), runs="bf16")
+        stream = sketch.op("add", stream, branch)
+        streams.append(stream)
+    return sketch, sketch.op("layer_norm", stream, runs=norm), streams
+
+
+def test_a_stream_read_by_high_norms_is_high_and_its_branches_are_not_cast() -> None:
+    sketch, last, streams = blocks("fp32")
+    made = sketch.plan(last, policy=FREE_IO)
+    assert {formats(made)[key] for key in streams} == {"fp32"}
+    computed = [(value, to) for value, to, _ in casts(made) if "/" in value]
+    downs = [(f"/layer_norm#{i}", "bf16") for i in range(3)]
+    assert sorted(computed) == sorted([("/sin#0", "fp32"), *downs])  # not one per branch or per norm beside
+
+
+def test_a_stream_read_by_low_norms_stays_low() -> None:
+    sketch, last, streams = blocks("bf16")
+    made = sketch.plan(last, policy=FREE_IO)
+    assert {formats(made)[key] for key in streams} == {"bf16"}
+
+
+@pytest.mark.parametrize("name", sorted(_SUMS))
+def test_sums_promote(name: str) -> None:
+    assert name in PROMOTING
