@@ -1,8 +1,8 @@
 """What models take and return besides tensors, made known to pytree, and the key-value cache left out.
 
-Takes a tree of arguments or outputs; registers the kinds of its leaves that hold tensors: dataclasses, dictionaries that
-are no `dict` (a tokenizer's `BatchEncoding`), caches of transformers by that library's own rule. Registers nothing that
-does not occur. Registrations last for the process; they change nothing for who does not ask pytree.
+Takes a tree of arguments or outputs; registers the kinds of its leaves that hold tensors: dataclasses, dictionaries
+that are no `dict` (a tokenizer's `BatchEncoding`), caches of transformers by that library's own rule. Registers nothing
+that does not occur. Registrations last for the process; they change nothing for who does not ask pytree.
 """
 
 from __future__ import annotations
@@ -45,9 +45,15 @@ def _register(kind: type) -> bool:
     if dataclasses.is_dataclass(kind):
         torch.export.register_dataclass(kind)
     elif issubclass(kind, UserDict):
-        name = f"{kind.__module__}.{kind.__qualname__}"
         pytree.register_pytree_node(
-            kind, _items, lambda values, keys: kind(_dict(values, keys)), serialized_type_name=name
+            kind,
+            lambda mapping: (list(mapping.values()), list(mapping)),
+            lambda values, keys: kind(dict(zip(keys, values, strict=True))),
+            serialized_type_name=f"{kind.__module__}.{kind.__qualname__}",
+            flatten_with_keys_fn=lambda mapping: (
+                [(pytree.MappingKey(k), v) for k, v in mapping.items()],
+                list(mapping),
+            ),
         )
     elif kind.__name__.endswith("Cache") and kind.__module__.startswith("transformers."):
         try:
@@ -58,11 +64,3 @@ def _register(kind: type) -> bool:
     else:
         return False
     return True
-
-
-def _items(mapping: Any) -> tuple[list[Any], list[Any]]:
-    return list(mapping.values()), list(mapping)
-
-
-def _dict(values: Any, keys: list[Any]) -> dict[Any, Any]:
-    return dict(zip(keys, values, strict=True))

@@ -90,8 +90,8 @@ def _check_repeats(eager: Callable[..., Any], inputs: Batch, conditions: Conditi
         mode = " in training mode" if getattr(eager, "training", False) else ""
         raise InputError(
             f"{name} gives other results for the same input and seed{mode}: it draws random numbers outside torch "
-            "(numpy, random), of which a graph holds one draw for good. Draw them with torch, switch that off (in transformers "
-            "apply_spec_augment=False, layerdrop=0), or choose an inference policy"
+            "(numpy, random), of which a graph holds one draw for good. Draw them with torch, switch that off (in "
+            "transformers apply_spec_augment=False, layerdrop=0), or choose an inference policy"
         )
 
 

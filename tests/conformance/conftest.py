@@ -1,0 +1,9 @@
+"""Every test builds its models from the same random numbers."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
