@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from precision_audit import report
     from precision_audit.pipeline import Conversion, audit, convert
     from precision_audit.policy import load as load_policy
     from precision_audit.records import InputError, Report
@@ -25,20 +26,22 @@ _HOME = {
     "convert": ("pipeline", "convert"),
     "Conversion": ("pipeline", "Conversion"),
     "load_policy": ("policy", "load"),
+    "report": ("report", ""),
     "InputError": ("records", "InputError"),
     "Report": ("records", "Report"),
     "load": ("saving", "load"),
     "save": ("saving", "save"),
 }
 
-__all__ = ["Conversion", "InputError", "Report", "audit", "convert", "load", "load_policy", "save"]
+__all__ = ["Conversion", "InputError", "Report", "audit", "convert", "load", "load_policy", "report", "save"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _HOME[name]
-    return getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+    found = importlib.import_module(f"{__name__}.{module}")
+    return getattr(found, attribute) if attribute else found
 
 
 def __dir__() -> list[str]:

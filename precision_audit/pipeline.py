@@ -166,7 +166,7 @@ def run(request: Request) -> tuple[Report, Converted | None]:
     meta = provenance_of(original, policy, hardware, device_from, made[policy.mode].plan, facts, batches, said)
     meta = replace(meta, weights_digest=weights_digest)
     graph = captures[policy.mode].graph
-    return assemble(graph, made[policy.mode], verification, policy, meta, said.get("made_up", ""), missing), converted
+    return assemble(graph, made[policy.mode], verification, policy, meta, said, missing, hardware.kernels), converted
 
 
 def _refuse_training_evidence(optimizer: Any, steps: int | None) -> None:

@@ -217,7 +217,7 @@ def _dynamic(graph: fx.Graph, dynamic_shapes: Any) -> Iterator[tuple[fx.Node, in
 
 def _refusal(model: nn.Module, error: BaseException) -> InputError:
     if "dynamic_shapes" in str(error) or "Constraints violated" in str(error):
-        return InputError(f"dynamic_shapes do not fit {type(model).__name__}: {_first_line(error, 400)}")
+        return InputError(f"dynamic_shapes do not fit {type(model).__name__}: {_first_line(error, 400)}{_fixes(error)}")
     where = user_frame(error)
     at = f" at {where.file}:{where.line}: {where.text}" if isinstance(where, Source) else ""
     said = f"{type(model).__name__} cannot be captured whole{at}"
@@ -231,6 +231,13 @@ def _refusal(model: nn.Module, error: BaseException) -> InputError:
         f"{said}: {type(error).__name__}: {text}. Check that the model runs on these inputs; if it does, write that "
         "line with tensor ops alone, or audit the submodule that does the work"
     )
+
+
+def _fixes(error: BaseException) -> str:
+    """What torch suggests for a dimension that cannot vary so much: `T = Dim('T', max=32)`."""
+    _, found, rest = str(error).partition("Suggested fixes:")
+    lines = [line.strip() for line in rest.split("\n\n")[0].splitlines() if " = " in line]
+    return f" Suggested: {'; '.join(lines)} in dynamic_shapes, or a fixed size" if found and lines else ""
 
 
 def _first_line(error: BaseException, length: int = 300) -> str:

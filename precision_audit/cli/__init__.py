@@ -101,7 +101,11 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
     places = outputs.check(settings.output, command, settings.write_plan, read)
     policy, plans = _before(settings)
     started = time.perf_counter()
-    with terminal.progress(settings.quiet, 3) as stage, terminal.without_warnings(settings.debug):
+    with (
+        terminal.progress(settings.quiet, 3) as stage,
+        terminal.without_warnings(settings.debug),
+        contextlib.redirect_stdout(sys.stderr),  # stdout is the report's alone, whatever the model prints
+    ):
         stage("loading")
         from precision_audit import loader
 
@@ -175,20 +179,31 @@ def _pipeline(
 ) -> tuple[Report, Converted | None]:
     from precision_audit import pipeline
 
-    with contextlib.redirect_stdout(sys.stderr):
-        request = pipeline.Request(
-            loaded.model,
-            loaded.args,
-            loaded.kwargs,
-            policy=policy,
-            device=settings.device,
-            calibration=loaded.calibration,
-            dynamic_shapes=loaded.dynamic_shapes,
-            loss=loaded.loss,
-            apply_plan=apply_plan,
-            provenance={**loaded.provenance, "command": shlex.join(["precision-audit", *argv])},
-        )
-        return pipeline.run(request)
+    command = shlex.join(["precision-audit", *argv])
+    request = pipeline.Request(
+        loaded.model,
+        loaded.args,
+        loaded.kwargs,
+        policy=policy,
+        device=settings.device,
+        calibration=loaded.calibration,
+        dynamic_shapes=loaded.dynamic_shapes,
+        loss=loaded.loss,
+        apply_plan=apply_plan,
+        provenance={**loaded.provenance, "command": command, "options": _options(settings)},
+    )
+    return pipeline.run(request)
+
+
+def _options(settings: Settings) -> str:
+    """The options that the next command needs to speak of the same model, inputs and policy."""
+    words = ["--policy", str(settings.policy)]
+    for name in ("device", "checkpoint", "calibration_data"):
+        value = getattr(settings, name)
+        words += [f"--{name.replace('_', '-')}", str(value)] if value else []
+    for text in settings.input:
+        words += ["--input", text]
+    return shlex.join(words)
 
 
 def _selected(report: Report, policy: Policy, settings: Settings, loaded: Loaded) -> Report:

@@ -80,7 +80,9 @@ def load(
     checkpoint: str | Path | None = None,
     calibration_data: str | Path | None = None,
 ) -> Loaded:
-    """Load MODEL; raises InputError, in one line, for anything that cannot be used."""
+    """Load MODEL; raises InputError, in one line, for anything that cannot be used. Weights that the model draws are
+    drawn under one seed, so that a report can be reproduced."""
+    torch.manual_seed(inputs.SEED)
     model, source, declared, messages = _resolve(spec)
     made_by = source.rpartition(":")[2] if declared else ""
     weights = f"weights as {made_by} made them (no --checkpoint)" if declared else "weights of the .pt2 file"

@@ -42,6 +42,8 @@ def cheaper(committed: Plan, fresh: Plan) -> str:
     """A note when the plan made now is predicted to be faster than the committed one, else ""."""
     if committed.predicted is None or fresh.predicted is None or not committed.predicted.seconds:
         return ""
+    if (committed.formats, committed.swaps) == (fresh.formats, fresh.swaps):
+        return ""  # the same plan, priced for inputs of another size
     share = 1 - fresh.predicted.seconds / committed.predicted.seconds
     if share < _WORTH_A_NOTE:
         return ""

@@ -27,10 +27,13 @@ def assemble(
     verification: Verification | None,
     policy: Policy,
     meta: Meta,
-    made_up: str,
+    said: Mapping[str, str],
     missing: str,
+    kernels: str,
 ) -> Report:
-    """The report. `made_up` is what the tool invented ("inputs"), `missing` why the other mode was not captured."""
+    """The report. `said` is what the caller knows of the origins, `missing` why the other mode was not captured,
+    `kernels` the device ("cpu", "cuda") whose autocast the casts stand beside."""
+    made_up = said.get("made_up", "")
     judged, reasons = verdict.judge(made.findings, graph, made.plan, verification, policy, made_up=made_up)
     notes = (*graph.notes, *([f"evaluation mode was not captured: {missing}"] if missing else ()))
     return Report(
@@ -43,7 +46,7 @@ def assemble(
         findings=_ordered(made.findings),
         plan=made.plan,
         verification=verification,
-        autocast_casts=autocast.autocast_cast_count(graph),
+        autocast_casts=autocast.autocast_cast_count(graph, policy.autocast or kernels),
         next_steps=verdict.next_steps(
             judged,
             reasons,
@@ -52,6 +55,7 @@ def assemble(
             policy=policy.name,
             made_up=made_up,
             failed=verification.first_parting if verification else "",
+            options=said.get("options", ""),
         ),
     )
 

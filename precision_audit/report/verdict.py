@@ -79,14 +79,18 @@ def next_steps(
     policy: str,
     made_up: str | bool = "",
     failed: str = "",
+    options: str = "",
 ) -> tuple[str, ...]:
-    """What to type or do next, the first one a command. `failed` is the op at which both models part."""
-    command = f"{shlex.quote(model)} --policy {shlex.quote(policy)}"
+    """What to type or do next, the first one a command. `failed` is the op at which both models part; `options` are
+    those that were given on the command line."""
+    command = f"{shlex.quote(model)} {options or f'--policy {shlex.quote(policy)}'}"
     steps: list[str] = []
     if verdict in ("READY", "READY WITH CHANGES"):
         steps.append(f"precision-audit convert {command} -o out/")
     elif made_up:
-        steps.append(f"precision-audit {command} --input SHAPE:DTYPE[:LOW..HIGH], or define example_inputs in the file")
+        steps.append(
+            f"precision-audit {command} --input SHAPE:FORMAT[:LOW..HIGH], or define example_inputs in the file"
+        )
     elif verdict == "NOT READY":
         steps.append(f"precision-audit {command} -v")
     else:

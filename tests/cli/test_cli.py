@@ -444,3 +444,41 @@ def test_a_name_that_no_file_can_have(net: str, capsys: pytest.CaptureFixture[st
     assert len(said) == 1
     assert said[0].startswith("precision-audit: ")
     assert "internal error" not in said[0]
+
+
+NOISY = """
+print("at import")
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.l = nn.Linear(16, 16)
+        print("when made")
+    def forward(self, x):
+        print("when run")
+        return self.l(x)
+
+def example_inputs():
+    return (torch.ones(4, 16),)
+"""
+
+
+def test_stdout_is_the_reports_alone_and_two_runs_give_the_same(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("noisy.py").write_text(NOISY)
+    texts = []
+    for _ in range(2):
+        assert cli.main(["noisy.py", "--output-format", "json"]) == 0
+        texts.append(capsys.readouterr().out)
+        json.loads(texts[-1])
+    assert texts[0] == texts[1]  # weights are drawn under one seed
+
+
+def test_the_next_command_speaks_of_the_same_run(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("noisy.py").write_text(NOISY)
+    given = ["noisy.py", "--policy", "fp16-inference", "--device", "h100", "--input", "Bx16:fp32", "--input", "B=4"]
+    assert cli.main(given) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("next: "))
+    expected = "convert noisy.py:Net --policy fp16-inference --device h100 --input Bx16:fp32 --input B=4 -o out/"
+    assert line == f"next: precision-audit {expected}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,22 @@ from tests.oracle import Oracle, sketches
 from tests.sketches import H100, POLICY
 
 
+def no_second_question():
+    """The cut alone, without the one that asks for high streams."""
+    return mock.patch("precision_audit.plan.high_streams", lambda *_: None)
+
+
+@given(sketches())
+@settings(max_examples=100, deadline=None)
+def test_a_high_stream_is_taken_where_it_is_cheaper_only(drawn):
+    sketch, outputs, keep = drawn
+    policy = replace(POLICY, mode=sketch.mode, keep_io_types=keep)
+    graph, decided = sketch.graph(*outputs), sketch.decided()
+    with no_second_question():
+        alone = plan(graph, decided, policy, H100).predicted
+    assert plan(graph, decided, policy, H100).predicted.seconds <= alone.seconds
+
+
 @given(sketches())
 @settings(max_examples=250, deadline=None)
 def test_no_assignment_is_cheaper(drawn):
@@ -20,7 +37,8 @@ def test_no_assignment_is_cheaper(drawn):
     policy = replace(POLICY, mode=sketch.mode, keep_io_types=keep)
     graph, decided = sketch.graph(*outputs), sketch.decided()
     oracle = Oracle(graph, decided, policy)
-    made = dict(plan(graph, decided, policy, H100).formats)
+    with no_second_question():
+        made = dict(plan(graph, decided, policy, H100).formats)
     chosen = {root: made[graph.ops[i].key] for i, root in enumerate(oracle.root) if graph.ops[i].kind != "parameter"}
     best = oracle.cheapest()
     # how a parameter is stored follows from its readers: take the cheaper of its two labels

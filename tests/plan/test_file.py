@@ -203,9 +203,14 @@ def test_a_dearer_choice_that_is_consistent_fits():
 
 @pytest.mark.parametrize(("seconds", "note"), [(2.0, "50% faster"), (1.0, ""), (0.5, ""), (1.005, "")])
 def test_a_cheaper_plan_is_a_note(seconds, note):
-    fresh = replace(EMPTY, predicted=Predicted(1.0, 1.0, 0.0, 0))
+    fresh = replace(EMPTY, formats=(("/sin#0", "bf16"),), predicted=Predicted(1.0, 1.0, 0.0, 0))
     text = plan_file.cheaper(replace(EMPTY, predicted=Predicted(seconds, 1.0, 0.0, 0)), fresh)
     assert (note in text) and bool(text) is bool(note)
+
+
+def test_the_same_plan_priced_for_other_sizes_is_not_called_cheaper():
+    large, small = (replace(EMPTY, predicted=Predicted(seconds, 1.0, 0.0, 0)) for seconds in (2.0, 1.0))
+    assert plan_file.cheaper(large, small) == ""
 
 
 def test_plans_without_a_prediction_get_no_note():
