@@ -139,7 +139,9 @@ def _export(
             program = run()
     except (Exception, SystemExit) as error:
         raise _refusal(model, failure) from error
-    notes.append(f"captured along the path that the example takes: {_first_line(failure)}")
+    where = user_frame(failure)
+    at = f" at {where.file}:{where.line}: {where.text}" if where else ""
+    notes.append(f"captured along the path that the example takes{at}: {_first_line(failure)}")
     return program
 
 

@@ -16,13 +16,13 @@ from torch import nn
 from precision_audit.capture import Captured, set_mode
 from precision_audit.capture.containers import without_cache
 from precision_audit.planning import Planned, everything_low
-from precision_audit.records import Hardware, Mode, Policy, Verification
+from precision_audit.records import Hardware, InputError, Mode, Policy, Verification
 from precision_audit.report.provenance import emulated
 from precision_audit.rewrite import rewrite, unchanged
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify import parting, verify
 from precision_audit.verify.device_shapes import check_shapes
-from precision_audit.verify.eager import against_eager, follows_example
+from precision_audit.verify.eager import against_eager, follows_example, named_path
 from precision_audit.verify.limits import limit
 from precision_audit.verify.runs import Batch
 
@@ -88,4 +88,7 @@ def _eager(
     set_mode(original, mode)
     guarded = follows_example(captured.graph)
     with without_cache(original):
-        return against_eager(original, reference, batch, type(original).__name__, guarded, mode == "training")
+        try:
+            return against_eager(original, reference, batch, type(original).__name__, guarded, mode == "training")
+        except InputError as error:
+            raise named_path(error, captured.graph) from error

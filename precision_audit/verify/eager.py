@@ -55,6 +55,12 @@ def against_eager(
     return "; ".join(said)
 
 
+def named_path(error: InputError, graph: Graph) -> InputError:
+    """The refusal with the user's line at which the path depends on values, where the capture knows it."""
+    note = next((each for each in graph.notes if each.startswith("captured along")), "")
+    return InputError(f"{error} ({note})") if note else error
+
+
 def follows_example(graph: Graph) -> bool:
     """Whether the capture took the path of the example where the model's depends on values."""
     return any(note.startswith("captured along") for note in graph.notes)

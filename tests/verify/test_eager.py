@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import precision_audit as pa
 from precision_audit.capture import capture, private_copy
 from precision_audit.records import InputError, Mode
 from precision_audit.rewrite import unchanged
@@ -86,3 +87,19 @@ def test_inputs_in_a_format_without_arithmetic_are_not_perturbed() -> None:
     x = torch.ones(4).to(torch.float8_e4m3fn)
     captured = unchanged({"inference": capture(Wide(), (x,))})
     assert against_eager(Wide(), captured, ((x,), {}), "Wide", True).startswith("bitwise on the example")
+
+
+def test_a_path_that_depends_on_values_is_refused_with_its_line() -> None:
+    class Branches(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.sum() > 0:
+                return self.linear(x)
+            return x
+
+    with pytest.raises(InputError, match=r"test_eager\.py:\d+: if x\.sum\(\) > 0:") as caught:
+        pa.audit(Branches(), (torch.ones(2, 4),))
+    assert "\n" not in str(caught.value)
