@@ -23,7 +23,7 @@ from precision_audit.capture.origins import as_fake, has_weights
 from precision_audit.hardware import device as device_named
 from precision_audit.loader.checkpoint import check_parameters
 from precision_audit.loader.sample_inputs import check_call
-from precision_audit.planning import Planned, fitting_plan, planned
+from precision_audit.planning import fitting_plan, planned
 from precision_audit.records import Hardware, InputError, Mode, Plan, Policy, Report
 from precision_audit.report.assemble import assemble, provenance_of
 from precision_audit.report.provenance import started_digest
@@ -230,6 +230,3 @@ def _evaluation(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
     if follows_example(found.graph) and has_weights(model):
         against_eager(model, unchanged({"inference": found}), (args, kwargs), type(model).__name__, guarded=True)
     return found
-
-
-__all__ = ["Conversion", "Planned", "audit", "convert"]

@@ -27,13 +27,12 @@ class Planned:
 def planned(graph: Graph, policy: Policy, hardware: Hardware, committed: Plan | None = None) -> Planned:
     """Decisions, plan and findings of one captured mode. `committed` is used as written once it was checked to fit."""
     decided = decide(graph, policy, hardware, backends.listed())
+    # The other mode of a training conversion gets a plan of its own.
+    given = _checked(committed, graph, policy) if committed is not None and committed.mode == graph.mode else None
     if policy.autocast:
         decisions, made = autocast.propagate(graph, policy)
-        return Planned(decisions, made, decided.findings)
-    if committed is not None and committed.mode == graph.mode:
-        made = _checked(committed, graph, policy)
-    else:  # the other mode of a training conversion gets a plan of its own
-        made = cheapest(graph, decided, policy, hardware)
+        return Planned(decisions, given or made, decided.findings)
+    made = given or cheapest(graph, decided, policy, hardware)
     return Planned(settle(decided.decisions, made), made, decided.findings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,14 @@ def test_an_applied_plan_is_the_plan_of_the_conversion() -> None:
     again = pa.convert(model, args, apply_plan=first.plan)
     assert again.plan == first.plan
     assert torch.equal(again.module(*args), first.module(*args))
+
+
+def test_an_applied_plan_counts_under_an_autocast_policy_too() -> None:
+    model, args = perceptron(), (torch.randn(8, 64),)
+    first = pa.convert(model, args, policy="amp-cpu-bf16")
+    fewer = replace(first.plan, casts=first.plan.casts[:-1])
+    assert pa.convert(model, args, policy="amp-cpu-bf16", apply_plan=first.plan).plan == first.plan
+    assert pa.convert(model, args, policy="amp-cpu-bf16", apply_plan=fewer, verify=False).plan == fewer
 
 
 def test_shared_parameters_are_trained_in_place() -> None:

@@ -9,13 +9,12 @@ import contextlib
 import io
 import re
 import shlex
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from precision_audit import cli, policy
-from precision_audit.cli import options
+from precision_audit.cli import config, options
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -63,10 +62,12 @@ def test_the_policy_of_the_readme_loads() -> None:
     assert [rule.name for rule in found.rules][:3] == ["head", "tiny-eps", "linears"]
 
 
-def test_the_configuration_of_the_readme_is_known() -> None:
+def test_the_configuration_of_the_readme_is_read(tmp_path: Path) -> None:
     (block,) = blocks("toml")
-    for key, value in tomllib.loads(block)["tool"]["precision-audit"].items():
-        options.check(key.replace("-", "_"), value, "README.md")
+    (tmp_path / "pyproject.toml").write_text(block)
+    found = config.settings({}, start=tmp_path)
+    assert (found.policy, found.fail_on) == ("bf16-inference", "warning")
+    assert found.origins["fail_on"].endswith("pyproject.toml")
 
 
 @pytest.mark.parametrize("line", [line for block in blocks("sh") for line in block.splitlines()])

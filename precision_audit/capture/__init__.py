@@ -49,7 +49,6 @@ class Captured:
     nodes: Mapping[str, fx.Node]
     in_spec: pytree.TreeSpec
     out_spec: pytree.TreeSpec
-    types: Mapping[str, type]  # module path → class of the module the user wrote there
 
 
 def capture(
@@ -59,21 +58,19 @@ def capture(
     *,
     mode: Mode = "inference",
     dynamic_shapes: Any = None,
-    names: Mapping[str, str] | None = None,
 ) -> Captured:
     """Capture `model` in training or evaluation mode.
 
     `model` is captured as it is handed in and shares its parameters with the result: hand in `private_copy(model)`.
-    `dynamic_shapes` is what `torch.export.export` takes; `names` renames its symbols for people (`s77` → `B`).
+    `dynamic_shapes` is what `torch.export.export` takes.
 
     Raises InputError naming the user's line when the model cannot be captured whole.
     """
     args, kwargs = tuple(args), dict(kwargs or {})
     notes: list[str] = []
     if isinstance(model, torch.export.ExportedProgram):
-        program, types = model, {}
+        program = model
     else:
-        types = {name: type(module) for name, module in model.named_modules(remove_duplicate=False)}
         set_mode(model, mode)
         program = _export(model, args, kwargs, dynamic_shapes, notes)
     root = program.module(check_guards=False)
@@ -84,9 +81,9 @@ def capture(
     if isinstance(model, nn.Module) and origins.has_literals(root.graph):
         follows = origins.following(root, lambda: _double_graph(model, args, kwargs, dynamic_shapes), notes)
     notes.extend(_closed(root.graph, dynamic_shapes))
-    labels = _symbol_names(root.graph, in_spec, dynamic_shapes, names or {})
+    labels = _symbol_names(root.graph, dynamic_shapes)
     records, nodes = graph_records.build(root, mode, follows, labels, tuple(notes))
-    return Captured(root, records, nodes, in_spec, out_spec, types)
+    return Captured(root, records, nodes, in_spec, out_spec)
 
 
 def private_copy(model: nn.Module) -> nn.Module:
@@ -185,11 +182,9 @@ def _double_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     return root.graph
 
 
-def _symbol_names(
-    graph: fx.Graph, in_spec: pytree.TreeSpec, dynamic_shapes: Any, names: Mapping[str, str]
-) -> dict[str, str]:
+def _symbol_names(graph: fx.Graph, dynamic_shapes: Any) -> dict[str, str]:
     """Symbols of the shape environment → the names of the dimensions the user gave."""
-    labels = dict(names)
+    labels: dict[str, str] = {}
     for _, _, size, dim in _dynamic(graph, dynamic_shapes):
         name = getattr(dim, "__name__", None)
         if name and isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:

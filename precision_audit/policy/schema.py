@@ -83,12 +83,6 @@ def kind_names() -> tuple[str, ...]:
     return tuple(sorted({row.kind for row in ops.OPS.values()}))
 
 
-def format_names() -> tuple[str, ...]:
-    from precision_audit import formats
-
-    return tuple(sorted(formats.FORMATS))
-
-
 def base_formats() -> tuple[str, ...]:
     """Formats that a whole op can run in: the ones torch computes with. fp8 needs a swap, not a cast."""
     return ("fp64", "fp32", "bf16", "fp16")

@@ -48,7 +48,7 @@ def assert_bitwise(left: tuple[Any, dict[str, Tensor]], right: tuple[Any, dict[s
         assert torch.equal(gradient, right[1][name]), name
 
 
-def equal_to_autocast(model: nn.Module, args: Any, kwargs: Any, policy: str, mode: str, eager: bool) -> None:
+def assert_equal_to_autocast(model: nn.Module, args: Any, kwargs: Any, policy: str, mode: str, eager: bool) -> None:
     captured = {mode: capture(private_copy(model), args, kwargs, mode=mode)}
     reference = unchanged(captured).train(mode == "training")
     converted = pa.convert(model, args, kwargs, policy=policy, verify=False).module.train(mode == "training")
@@ -73,7 +73,7 @@ def test_output_and_gradients_are_those_of_torch_autocast(name: str, policy: str
         return
     # Eager takes another path in evaluation mode where it has a fused kernel; regions of the user's are inside both.
     same_path = name not in ASKS_FOR_AUTOCAST and (name not in zoo.EAGER_FAST_PATH or mode == "training")
-    equal_to_autocast(model, args, kwargs, policy, mode, eager=same_path)
+    assert_equal_to_autocast(model, args, kwargs, policy, mode, eager=same_path)
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_examples_equal_autocast(name: str) -> None:
     example = zoo.load_example(name)
     torch.manual_seed(0)
     model = zoo.randomise(example.build_model(), 0)
-    equal_to_autocast(model, example.example_inputs(), {}, "amp-cpu-bf16", "training", eager=True)
+    assert_equal_to_autocast(model, example.example_inputs(), {}, "amp-cpu-bf16", "training", eager=True)
 
 
 @pytest.mark.slow
@@ -90,4 +90,4 @@ def test_examples_equal_autocast(name: str) -> None:
 def test_benchmark_models_equal_autocast(name: str) -> None:
     torch.manual_seed(0)
     model, args = benchmark.MODELS[name](**benchmark.SMALL[name])
-    equal_to_autocast(zoo.randomise(model, 0), args, {}, "amp-cpu-bf16", "training", eager=True)
+    assert_equal_to_autocast(zoo.randomise(model, 0), args, {}, "amp-cpu-bf16", "training", eager=True)

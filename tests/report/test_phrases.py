@@ -50,8 +50,8 @@ def test_paths_name_no_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     assert phrases.path("models/net.py") == "models/net.py"
     assert phrases.path(str(tmp_path / "models" / "net.py")) == os.path.join("models", "net.py")
-    assert phrases.path("/opt/lib/site-packages/timm/layers/mlp.py") == "timm/layers/mlp.py"
-    assert phrases.path("/opt/secret/net.py") == "net.py"
+    assert phrases.path("/srv/lib/site-packages/timm/layers/mlp.py") == "timm/layers/mlp.py"
+    assert phrases.path("/srv/secret/net.py") == "net.py"
     assert phrases.location(Source(str(tmp_path / "net.py"), 7, "forward", ""), "x") == "net.py:7"
     assert phrases.location(None, "model") == "model"
 
