@@ -24,8 +24,10 @@ from precision_audit.backends import Backend
 from precision_audit.formats import is_float
 from precision_audit.policy.match import STATE, Match, Matcher
 from precision_audit.records import (
+    NO_FACTS,
     Decision,
     Evidence,
+    Facts,
     Finding,
     Graph,
     Hardware,
@@ -62,8 +64,10 @@ def decide(
     hardware: Hardware,
     backends: Mapping[str, Backend],
     remedies: Mapping[str, Finding] = MappingProxyType({}),
+    facts: Facts = NO_FACTS,
 ) -> Decided:
-    """Decide every computed op of `graph`; `remedies` are findings by op key that ask for the high format."""
+    """Decide every computed op of `graph`; `remedies` are findings by op key that ask for the high format. `facts` is
+    what the rules judge by."""
     judge = _Judge(graph, policy, hardware, backends, remedies)
     decisions = tuple(judge.decision(op) for op in computed(graph))
     context = rules.Context(
@@ -75,6 +79,7 @@ def decide(
         refusals=tuple(judge.refusals),
         matcher=judge.matcher,
         matches=MappingProxyType(judge.matches),
+        facts=facts,
     )
     return Decided(decisions, context.swaps, context.refusals, rules.findings(context))
 

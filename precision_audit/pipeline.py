@@ -23,8 +23,8 @@ from precision_audit.capture.origins import as_fake, has_weights
 from precision_audit.hardware import device as device_named
 from precision_audit.loader.checkpoint import check_parameters
 from precision_audit.loader.sample_inputs import check_call
-from precision_audit.planning import fitting_plan, planned
-from precision_audit.records import Hardware, InputError, Mode, Plan, Policy, Report
+from precision_audit.planning import Planned, fitting_plan, planned
+from precision_audit.records import Facts, Hardware, InputError, Mode, Plan, Policy, Report
 from precision_audit.report.assemble import assemble, provenance_of
 from precision_audit.report.provenance import started_digest
 from precision_audit.rewrite import rewrite, unchanged
@@ -147,16 +147,16 @@ def run(request: Request) -> tuple[Report, Converted | None]:
         original, args, kwargs = as_fake(original, args, kwargs)
 
     captures, missing = _captures(original, args, kwargs, policy.mode, request.dynamic_shapes)
-    facts = analyse(captures[policy.mode].graph, len(batches))
+    weights_digest = digest()  # before anything runs: a forward pass in training mode writes to buffers
     committed = fitting_plan(request.apply_plan, policy)
-    made = {mode: planned(each.graph, policy, hardware, committed) for mode, each in captures.items()}
+    facts = analyse(captures[policy.mode], policy, hardware, batches if weights else ())
+    made = _plans(captures, policy, hardware, committed, facts)
     signature = inspect.signature(original.forward) if isinstance(original, nn.Module) else None
     plans = {mode: each.plan for mode, each in made.items()}
     share = request.share_parameters
     converted = (
         rewrite(captures, plans, share_parameters=share, signature=signature, missing=missing) if weights else None
     )
-    weights_digest = digest()  # before anything runs: a forward pass in training mode writes to buffers
     verification = None
     if request.verify and converted is not None:
         verification = compare(original, captures, made, converted, policy, hardware, batches, request.loss, signature)
@@ -167,6 +167,19 @@ def run(request: Request) -> tuple[Report, Converted | None]:
     meta = replace(meta, weights_digest=weights_digest)
     graph = captures[policy.mode].graph
     return assemble(graph, made[policy.mode], verification, policy, meta, said, missing, hardware.kernels), converted
+
+
+def _plans(
+    captures: Mapping[Mode, Captured], policy: Policy, hardware: Hardware, committed: Plan | None, facts: Facts
+) -> dict[Mode, Planned]:
+    """A plan per captured mode: the policy's own first, since its findings have remedies for the other one too."""
+    main = planned(captures[policy.mode].graph, policy, hardware, committed, facts)
+    others = {
+        mode: planned(each.graph, policy, hardware, committed, further=main.findings)
+        for mode, each in captures.items()
+        if mode != policy.mode
+    }
+    return {policy.mode: main, **others}
 
 
 def _refuse_training_evidence(optimizer: Any, steps: int | None) -> None:

@@ -1,20 +1,24 @@
 """From records to a plan: decide, then the cut, autocast's propagation, or a plan that was committed.
 
-Takes a graph, policy and device; gives `Planned`: decisions with the plan's choices in them, the plan, the findings.
-Which of the three ways is taken is the policy's (`autocast`) or the user's (`apply_plan`) to say, never this file's.
+Takes a graph, policy, device and facts; gives `Planned`: decisions with the plan's choices in them, the plan, the
+findings. Which of the three ways is taken is the policy's (`autocast`) or the user's (`apply_plan`) to say, never this
+file's. Decided twice where a hazard was found: first to find it, then with its remedy. A finding counts as resolved
+when the plan that was made, however it was made, runs every op in the high format that the remedy names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_audit import autocast, backends
 from precision_audit.decide import Decided, decide
+from precision_audit.formats import is_float
 from precision_audit.plan import file as plan_file
 from precision_audit.plan import plan as cheapest
 from precision_audit.plan import settle
-from precision_audit.records import Decision, Finding, Graph, Hardware, InputError, Plan, Policy, Rule
+from precision_audit.records import NO_FACTS, Decision, Facts, Finding, Graph, Hardware, InputError, Plan, Policy, Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +28,29 @@ class Planned:
     findings: tuple[Finding, ...]
 
 
-def planned(graph: Graph, policy: Policy, hardware: Hardware, committed: Plan | None = None) -> Planned:
-    """Decisions, plan and findings of one captured mode. `committed` is used as written once it was checked to fit."""
-    decided = decide(graph, policy, hardware, backends.listed())
+def planned(
+    graph: Graph,
+    policy: Policy,
+    hardware: Hardware,
+    committed: Plan | None = None,
+    facts: Facts = NO_FACTS,
+    further: Iterable[Finding] = (),
+) -> Planned:
+    """Decisions, plan and findings of one captured mode. `committed` is used as written once it was checked to fit.
+    `further` are findings of the other mode, whose remedies hold in this one too."""
+    offered = backends.listed()
+    decided = decide(graph, policy, hardware, offered, facts=facts)
+    remedies = {key: finding for finding in (*further, *decided.findings) for key in finding.pins}
+    if remedies:
+        decided = decide(graph, policy, hardware, offered, remedies, facts)
     # The other mode of a training conversion gets a plan of its own.
     given = _checked(committed, graph, policy) if committed is not None and committed.mode == graph.mode else None
     if policy.autocast:
         decisions, made = autocast.propagate(graph, policy)
-        return Planned(decisions, given or made, decided.findings)
+        made = given or made
+        return Planned(decisions, made, _resolved(decided.findings, made, graph))
     made = given or cheapest(graph, decided, policy, hardware)
-    return Planned(settle(decided.decisions, made), made, decided.findings)
+    return Planned(settle(decided.decisions, made), made, _resolved(decided.findings, made, graph))
 
 
 def everything_low(graph: Graph, policy: Policy, hardware: Hardware) -> Plan | None:
@@ -56,6 +73,22 @@ def fitting_plan(committed: str | Path | Plan | None, policy: Policy) -> Plan | 
             f"give a policy of mode {made.mode}, or write a plan under this one with --write-plan"
         )
     return made
+
+
+def _resolved(findings: Iterable[Finding], made: Plan, graph: Graph) -> tuple[Finding, ...]:
+    """Findings marked resolved where every op that the remedy names has floats in the high format or as captured."""
+    captured = {op.key: next((t.format for t in op.outputs if is_float(t.format)), "") for op in graph.ops}
+    chosen = dict(made.formats)
+    swapped = {swap.op for swap in made.swaps}
+
+    def high(key: str) -> bool:
+        kept = chosen.get(key, captured.get(key, "")) in (made.high, captured.get(key, ""))
+        return kept and key not in swapped
+
+    return tuple(
+        replace(finding, resolved=True) if finding.pins and all(high(key) for key in finding.pins) else finding
+        for finding in findings
+    )
 
 
 def _checked(committed: Plan, graph: Graph, policy: Policy) -> Plan:

@@ -122,6 +122,7 @@ class Finding:
     remedy: str = ""
     resolved: bool = False  # the plan already applies the remedy
     fingerprint: str = ""
+    pins: tuple[str, ...] = ()  # the remedy as the planner takes it: keys of ops that must run in the high format
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,13 +253,102 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True)
+class Range:
+    """What one float value held, over all batches, in the captured format. Magnitudes and extremes are of its finite
+    elements; zeros are in no histogram. PROVED values depend on no input, only on weights, constants and sizes."""
+
+    value: str
+    basis: Basis
+    count: int  # elements seen
+    amax: float  # largest magnitude
+    smallest: float  # smallest magnitude but zero; 0.0 where all are zero
+    lowest: float
+    highest: float
+    zeros: int = 0
+    nan: int = 0
+    infinite: int = 0  # of either sign
+    histogram: tuple[tuple[int, int], ...] = ()  # (e, n), ascending: n elements with 2**e <= magnitude < 2**(e+1)
+    whole: bool = False  # every finite element is an integer
+    batch: int = 0  # where amax was seen; 0 is the example
+    lost_in: int = -1  # first batch with a NaN or an infinity, -1 for none
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A number that an op computes on its way and never shows: the squares of a norm, q·k before its scale. `held` says
+    where it is held: "accumulator" (in the format the device's kernel accumulates in) or "own" (the op's format)."""
+
+    op: str
+    what: str  # "sum of squares", "exp", "q·k before the scale": the words of a message
+    amax: float
+    smallest: float
+    held: Literal["accumulator", "own"]
+    batch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One output of one op in the model run wholly in the low format beside the captured one, on the example.
+
+    `fresh`: relative L2 of what this op alone adds (low against high on the same rounded inputs). `drift`: relative L2
+    against the captured model, errors of all earlier ops included; `drift_in` is the largest drift of its operands.
+    `changed`: share of elements that differ, of an integer or bool output. `lost`: elements that are finite in the
+    captured model and not in the low one; `fresh_lost` those that the op itself loses (its operands are all finite
+    where they are in the captured model)."""
+
+    value: str
+    format: str  # the low format, or the captured one where the op stayed in it
+    fresh: float = 0.0
+    drift: float = 0.0
+    drift_in: float = 0.0
+    changed: float = 0.0
+    lost: int = 0
+    fresh_lost: int = 0
+    raised: str = ""  # the op raised in the low format: first line of the error; its captured result was used instead
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one source of rounding error adds to ‖error‖² of the outputs, each output relative to its norm.
+
+    `source`: an op's key (it runs low), or `cast:VALUE` (a float input, parameter, buffer or high value that is read
+    low). `readers`: for a cast, the op that reads it; shares of several readers add up with the cross terms of `pair`.
+    """
+
+    source: str
+    share: float
+    reader: str = ""
+    pair: str = ""  # a second reader: the cross term of both, counted once
+    known: bool = True  # false: no gradient leads from there to an output, so the share is unknown, never zero
+
+
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """An op that raises when the user converts the model in the usual way, and how."""
+
+    op: str
+    way: Literal["cast", "autocast"]  # model.to(format) with its inputs, or torch.autocast
+    text: str  # first line of the error
+    formats: tuple[str, ...] = ()  # formats of its operands there
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
-    """What analysis learned. Ranges and errors come with later work; for now what costs and shapes tell."""
+    """What analysis learned of the captured graph, in graph order. Without inputs: what constants and shapes tell."""
 
     flops: int = 0
     bytes: int = 0
     parameters: int = 0
     batches: int = 0
+    ranges: tuple[Range, ...] = ()
+    inner: tuple[Inner, ...] = ()
+    beside: tuple[Beside, ...] = ()
+    shares: tuple[Share, ...] = ()
+    traps: tuple[Trap, ...] = ()
+    notes: tuple[str, ...] = ()  # what could not be measured and why, one sentence each
+
+
+NO_FACTS = Facts()
 
 
 @dataclass(frozen=True, slots=True)

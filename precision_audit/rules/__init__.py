@@ -15,36 +15,44 @@ from __future__ import annotations
 import hashlib
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from precision_audit.formats import FORMATS, Format
 from precision_audit.policy.match import Match, Matcher
 from precision_audit.records import (
+    NO_FACTS,
+    Beside,
     Decision,
     Evidence,
     Facts,
     Finding,
     Graph,
     Hardware,
+    Inner,
     Op,
     Policy,
+    Range,
     Refusal,
     Rule,
     Severity,
     Source,
     Swap,
+    Tensor,
 )
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Context:
-    """What a rule may look at. `matches` holds the policy rule of every computed op, by op key."""
+    """What a rule may look at. `matches` holds the policy rule of every computed op, by op key. A rule about a hazard
+    of the low format (families 1 to 3) asks what would happen if an op ran low, whatever was decided of it: the
+    decision may rest on that very rule."""
 
     graph: Graph
     policy: Policy
@@ -54,7 +62,7 @@ class Context:
     refusals: tuple[Refusal, ...]
     matcher: Matcher
     matches: Mapping[str, Match]
-    facts: Facts | None = None
+    facts: Facts = NO_FACTS
 
     def computed(self) -> Iterator[Op]:
         """The ops that were decided, in graph order."""
@@ -62,6 +70,52 @@ class Context:
 
     def by_key(self) -> dict[str, Op]:
         return {op.key: op for op in self.graph.ops}
+
+    @property
+    def low(self) -> Format:
+        """The low format with its limits."""
+        return FORMATS[self.policy.low]
+
+    @cached_property
+    def maker(self) -> Mapping[str, Op]:
+        """The op that makes a value; inputs, parameters and buffers are ops too."""
+        return {value: op for op in self.graph.ops for value in op.values}
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[Op, ...]]:
+        """The ops that read a value, in graph order, each once."""
+        found: dict[str, dict[str, Op]] = {}
+        for op in self.graph.ops:
+            for operand in op.operands:
+                found.setdefault(operand.value, {})[op.key] = op
+        return {value: tuple(ops.values()) for value, ops in found.items()}
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Format and shape of every value."""
+        return {value: tensor for op in self.graph.ops for value, tensor in zip(op.values, op.outputs, strict=True)}
+
+    @cached_property
+    def ranges(self) -> Mapping[str, Range]:
+        """By value."""
+        return {each.value: each for each in self.facts.ranges}
+
+    @cached_property
+    def beside(self) -> Mapping[str, Beside]:
+        """By value."""
+        return {each.value: each for each in self.facts.beside}
+
+    @cached_property
+    def inner(self) -> Mapping[str, tuple[Inner, ...]]:
+        """By op key."""
+        found: dict[str, list[Inner]] = {}
+        for each in self.facts.inner:
+            found.setdefault(each.op, []).append(each)
+        return {key: tuple(each) for key, each in found.items()}
+
+    def operand(self, op: Op, argument: str) -> str:
+        """The first value that `op` reads as `argument`, "" if none."""
+        return next((operand.value for operand in op.operands if operand.argument == argument), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +182,10 @@ def found(
     *,
     remedy: str = "",
     of: str = "",
+    pins: Iterable[str] = (),
 ) -> Finding:
-    """A finding of the rule in `module_name` about an op; `of` tells several findings at one op apart."""
+    """A finding of the rule in `module_name` about an op; `of` tells several findings at one op apart. `pins` are the
+    keys of ops which the planner is to keep in the high format as the remedy."""
     code = code_of(module_name)
     key = op.key if op else ""
     return Finding(
@@ -142,6 +198,7 @@ def found(
         source=op.source if op else None,
         remedy=remedy,
         fingerprint=fingerprint(code, key, of),
+        pins=tuple(dict.fromkeys(pins)),
     )
 
 

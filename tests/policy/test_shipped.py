@@ -15,7 +15,9 @@ import jsonschema
 import pytest
 import torch
 import yaml
+from torch import nn
 
+import precision_audit as pa
 from precision_audit import ops, policy
 from precision_audit.decide import decide
 from precision_audit.policy.match import Matcher
@@ -206,3 +208,41 @@ def _op(name: str, kind: str, overload: str, **attributes: object) -> Op:
     reads, output = (Operand("x", "self"),), (Tensor("fp32", (4, 64), (4, 64)),)
     target = f"aten.{name}.{overload}"
     return Op(f"block/{name}#0", target, name, kind, "block", "a.Block", reads, output, tuple(attributes.items()))
+
+
+class Patches(nn.Module):
+    """The start of a vision transformer: a class token before the patches, rotated attention, a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, 8, 4, 4)
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+        self.mix = RotaryAttention()
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        patches = self.patch(image).flatten(2).transpose(1, 2)
+        stream = torch.cat((self.token.expand(image.shape[0], -1, -1), patches), 1)
+        made: torch.Tensor = self.norm(stream + self.mix(stream))
+        return made
+
+
+class RotaryAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        turned = torch.cat((-q[..., 4:], q[..., :4]), -1)
+        return nn.functional.scaled_dot_product_attention(turned, k, v)
+
+
+def test_a_high_stream_is_high_from_where_it_starts() -> None:
+    """A class token rounded to bf16 stays rounded to the last layer: that cost a ViT 7 % of its accuracy."""
+    conversion = pa.convert(Patches(), (torch.randn(2, 3, 8, 8),), policy="bf16-inference-stream-high", verify=False)
+    formats = dict(conversion.plan.formats)
+    assert formats["/cat#0"] == "fp32"
+    assert formats["mix/cat#0"] == "bf16"
+    assert not any(cast.value == "token" for cast in conversion.plan.casts)
+    assert not any(fold.value == "token" for fold in conversion.plan.folds)

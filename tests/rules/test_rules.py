@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from precision_audit import backends, hardware, policy, rules
+from precision_audit.analyse import analyse
 from precision_audit.capture import capture, private_copy, sources
 from precision_audit.decide import Decided, decide
 from precision_audit.records import Finding
@@ -23,7 +24,9 @@ CODES = ["PA306", "PA401", "PA402", "PA501", "PA502", "PA503", "PA504", "PA505"]
 def _run(model: nn.Module, args: tuple[Any, ...], text: str, dynamic_shapes: Any = None) -> Decided:
     made = policy.parse(text, "mine.yaml") if "\n" in text else policy.load(text)
     captured = capture(private_copy(model), args, mode=made.mode, dynamic_shapes=dynamic_shapes)
-    return decide(captured.graph, made, hardware.device(made.device or "local"), backends.listed())
+    device = hardware.device(made.device or "local")
+    facts = analyse(captured, made, device, [(args, {})])
+    return decide(captured.graph, made, device, backends.listed(), facts=facts)
 
 
 def _findings(example: rules.Example) -> tuple[Finding, ...]:

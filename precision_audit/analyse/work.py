@@ -1,7 +1,6 @@
-"""Analyse: what the graph costs, from shapes alone.
+"""What the graph costs, from shapes alone.
 
-Takes the captured graph's records; gives `Facts`. Measured evidence (ranges, rounding error, gradients) joins here as
-it is built. Never runs the model and keeps no activations.
+Takes the captured graph's records; gives FLOPs, bytes and parameters. Never runs the model.
 """
 
 from __future__ import annotations
@@ -9,18 +8,18 @@ from __future__ import annotations
 import math
 
 from precision_audit import ops
-from precision_audit.records import Facts, Graph, Tensor
+from precision_audit.records import Graph, Tensor
 
 
-def analyse(graph: Graph, batches: int = 0) -> Facts:
-    """Floating-point operations of one forward pass, bytes moved in the captured formats, number of parameters."""
+def work_of(graph: Graph) -> tuple[int, int]:
+    """Floating-point operations of one forward pass, and bytes moved in the captured formats."""
     tensors = tensors_of(graph)
     flops = moved = 0
     for op in graph.ops:
         inputs = [tensors[operand.value] for operand in op.operands]
         flops += ops.flops(op, inputs)
         moved += ops.bytes_moved(op, inputs, "")
-    return Facts(flops=flops, bytes=moved, parameters=parameters_of(graph), batches=batches)
+    return flops, moved
 
 
 def tensors_of(graph: Graph) -> dict[str, Tensor]:

@@ -1,0 +1,220 @@
+"""The model wholly in the low format beside the captured one, op by op.
+
+Takes a capture, policy, device and the example; gives one `Beside` per value: what each op adds by itself and how far
+the error has grown by then, which elements are lost, which decisions changed, and which ops raise. This is what a plain
+`.half()` or `.bfloat16()` does, seen from inside, so a hazard can name the op where it begins.
+
+Both graphs run in lockstep, node by node, and a value is freed after its last reader: twice one batch's activations at
+most. Each op that runs low is run a second time in the captured format on the same rounded inputs; the difference is
+the op's own. Random ops get the same draw in all three. An op that raises is noted and its captured result taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from precision_audit.ambient import restored_on_error
+from precision_audit.capture import Captured
+from precision_audit.formats import format_of
+from precision_audit.planning import everything_low
+from precision_audit.records import Beside, Hardware, Policy
+from precision_audit.rewrite import rewrite, unchanged
+from precision_audit.rewrite.converted import Converted
+from precision_audit.verify.runs import Batch, Conditions, without_trace
+
+
+def beside(captured: Captured, policy: Policy, hardware: Hardware, batch: Batch) -> tuple[Beside, ...]:
+    """One record per value of a computed op, in graph order."""
+    plan = everything_low(captured.graph, policy, hardware)
+    if plan is None:
+        return ()
+    mode = captured.graph.mode
+    high, low = unchanged({mode: captured}), rewrite({mode: captured}, {mode: plan})
+    lockstep = _Lockstep(high, low)
+    conditions = Conditions(training=False, draws=True, written=high.written)
+    with (
+        torch.no_grad(),
+        restored_on_error(),
+        without_trace(high, conditions),
+        without_trace(low, conditions),
+    ):
+        args, kwargs = pytree.tree_map_only(Tensor, lambda value: value.detach().clone(), (batch[0], dict(batch[1])))
+        lockstep.run(high.flatten(args, kwargs))
+    return tuple(lockstep.found)
+
+
+class _Lockstep:
+    """Two graphs with the same nodes in the same order, but for the casts of the second."""
+
+    def __init__(self, high: Converted, low: Converted) -> None:
+        self._modules = (high, low)
+        self._high: dict[fx.Node, Any] = {}
+        self._low: dict[fx.Node, Any] = {}
+        self._drift: dict[fx.Node, float] = {}  # of the low graph's nodes
+        self._left = Counter[fx.Node]()  # readers still to come
+        self.found: list[Beside] = []
+
+    def run(self, inputs: list[Any]) -> None:
+        high_nodes = iter(self._modules[0].graph.nodes)
+        given = iter(inputs)
+        for graph in (self._modules[0].graph, self._modules[1].graph):
+            for node in graph.nodes:
+                self._left[node] = len(node.users)
+        for number, node in enumerate(self._modules[1].graph.nodes):
+            if node.op == "output":
+                return
+            if "cast" in node.meta:
+                self._low[node] = self._call(node, 1, self._arguments(node, self._low), number)
+                self._drift[node] = max((self._drift.get(n, 0.0) for n in node.all_input_nodes), default=0.0)
+            else:
+                self._pair(next(high_nodes), node, given, number)
+            self._release(node, self._low)
+
+    def _pair(self, high: fx.Node, low: fx.Node, given: Any, number: int) -> None:
+        if low.op == "placeholder":
+            value = next(given)
+            self._high[high] = value
+            self._low[low] = value.clone() if isinstance(value, Tensor) else value
+        elif low.op == "get_attr" or not _has_tensor(self._arguments(low, self._low)):
+            self._high[high] = self._call(high, 0, self._arguments(high, self._high), number)
+            shared = low.op != "get_attr" and "op_key" not in low.meta
+            made = self._high[high] if shared else self._call(low, 1, self._arguments(low, self._low), number)
+            self._low[low] = made
+            self._compare(low, self._high[high], made, made, "")
+        else:
+            self._compute(high, low, number)
+        self._release(high, self._high)
+
+    def _compute(self, high: fx.Node, low: fx.Node, number: int) -> None:
+        """The three runs of one op: captured, captured on the rounded inputs, low."""
+        key = low.meta.get("op_key")
+        arguments = self._arguments(low, self._low)
+        widened = None
+        if key is not None and _ran_low(low):
+            rounded = pytree.tree_map_only(Tensor, Tensor.clone, _widened(high, low, self._low))
+            try:
+                widened = self._call(high, 0, rounded, number)
+            except Exception:  # operands that no captured run would see
+                widened = None
+        expected = self._call(high, 0, self._arguments(high, self._high), number)
+        raised = ""
+        try:
+            made = self._call(low, 1, arguments, number)
+        except Exception as error:
+            raised = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            made = pytree.tree_map_only(Tensor, Tensor.clone, expected)
+        self._high[high], self._low[low] = expected, made
+        self._compare(low, expected, made, made if widened is None else widened, raised)
+
+    def _compare(self, node: fx.Node, expected: Any, made: Any, widened: Any, raised: str) -> None:
+        drift_in = max((self._drift.get(n, 0.0) for n in node.all_input_nodes), default=0.0)
+        key = node.meta.get("op_key")
+        drifts = [drift_in]
+        if key is not None:
+            for value, (one, other, third) in _values(key, expected, made, widened).items():
+                record = _record(value, one, other, third, drift_in, raised)
+                drifts.append(record.drift)
+                if node.op == "call_function":
+                    self.found.append(record)
+        self._drift[node] = max(drifts[1:], default=drift_in)
+
+    def _call(self, node: fx.Node, which: int, arguments: tuple[Any, Any], number: int) -> Any:
+        args, kwargs = arguments
+        torch.manual_seed(number)  # the same draw for every run of this node
+        if node.op == "get_attr":
+            value: Any = self._modules[which]
+            for part in str(node.target).split("."):
+                value = getattr(value, part)
+            return value
+        if node.op == "call_module":
+            return self._modules[which].get_submodule(str(node.target))(*args, **kwargs)
+        assert callable(node.target)
+        return node.target(*args, **kwargs)
+
+    @staticmethod
+    def _arguments(node: fx.Node, values: Mapping[fx.Node, Any]) -> tuple[Any, Any]:
+        return fx.map_arg(node.args, values.__getitem__), fx.map_arg(node.kwargs, values.__getitem__)
+
+    def _release(self, node: fx.Node, values: dict[fx.Node, Any]) -> None:
+        for read in node.all_input_nodes:
+            self._left[read] -= 1
+            if not self._left[read]:
+                values.pop(read, None)
+        if not self._left[node]:
+            values.pop(node, None)
+
+
+def _has_tensor(arguments: Any) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(arguments))
+
+
+def _ran_low(node: fx.Node) -> bool:
+    """Whether any operand or result of the node is in another format than fp32 and fp64."""
+    nodes = (node, *node.all_input_nodes)
+    leaves = pytree.tree_leaves([each.meta.get("val") for each in nodes])
+    return any(isinstance(v, Tensor) and v.dtype in (torch.bfloat16, torch.float16) for v in leaves)
+
+
+def _widened(high: fx.Node, low: fx.Node, values: Mapping[fx.Node, Any]) -> tuple[Any, Any]:
+    """The captured node's arguments, its tensors replaced by those of the low node in the captured format."""
+
+    def merged(captured: Any, rounded: Any) -> Any:
+        if isinstance(captured, fx.Node):
+            value = values[rounded] if isinstance(rounded, fx.Node) else rounded
+            was = captured.meta.get("val")
+            if isinstance(value, Tensor) and isinstance(was, Tensor) and value.is_floating_point():
+                return value.to(was.dtype)
+            return value
+        if isinstance(captured, list | tuple):
+            return type(captured)(merged(one, other) for one, other in zip(captured, rounded, strict=True))
+        return captured
+
+    args = tuple(merged(one, other) for one, other in zip(high.args, low.args, strict=True))
+    return args, {name: merged(value, low.kwargs[name]) for name, value in high.kwargs.items()}
+
+
+def _values(key: str, *results: Any) -> dict[str, tuple[Tensor, ...]]:
+    """The tensors of one op by value; output i of several is `key:i`."""
+    if isinstance(results[0], Tensor):
+        return {key: results}
+    if not isinstance(results[0], tuple | list):
+        return {}
+    rows = [row for row in zip(*results, strict=True)]
+    if len(rows) == 1:
+        return {key: rows[0]} if isinstance(rows[0][0], Tensor) else {}
+    return {f"{key}:{i}": row for i, row in enumerate(rows) if isinstance(row[0], Tensor)}
+
+
+def _record(value: str, expected: Tensor, made: Tensor, widened: Tensor, drift_in: float, raised: str) -> Beside:
+    name = format_of(made.dtype)
+    if torch._C._functorch.is_batchedtensor(expected) or expected.shape != made.shape:
+        return Beside(value, name, drift_in=drift_in, drift=drift_in, raised=raised)
+    if not expected.is_floating_point():
+        if expected.is_complex():
+            drift, _ = _distance(torch.view_as_real(expected.resolve_conj()), torch.view_as_real(made.resolve_conj()))
+            return Beside(value, name, drift=drift, drift_in=drift_in, raised=raised)
+        changed = float((expected != made).double().mean()) if expected.numel() else 0.0
+        return Beside(value, name, drift_in=drift_in, changed=changed, raised=raised)
+    fresh, fresh_lost = _distance(widened, made)
+    drift, lost = _distance(expected, made)
+    return Beside(value, name, fresh, drift, drift_in, 0.0, lost, fresh_lost, raised)
+
+
+def _distance(expected: Tensor, made: Tensor) -> tuple[float, int]:
+    """Relative L2 over what is finite in both, and how many elements only the first has finite."""
+    one, other = expected.detach().double(), made.detach().double()
+    finite = torch.isfinite(one)
+    lost = finite & ~torch.isfinite(other)
+    count = int(lost.sum())
+    if count or not bool(finite.all()):
+        both = finite & ~lost
+        one, other = one[both], other[both]
+    norm = float(one.norm())
+    apart = float((one - other).norm())
+    return (apart / norm if norm else (0.0 if not apart else float("inf"))), count
