@@ -48,7 +48,8 @@ def planned(
     if policy.autocast:
         decisions, made = autocast.propagate(graph, policy)
         made = given or made
-        return Planned(decisions, made, _resolved(decided.findings, made, graph))
+        found = _resolved(decided.findings, made, graph)  # what autocast itself keeps high is no hazard under it
+        return Planned(decisions, made, tuple(each for each in found if not each.resolved))
     made = given or cheapest(graph, decided, policy, hardware)
     return Planned(settle(decided.decisions, made), made, _resolved(decided.findings, made, graph))
 

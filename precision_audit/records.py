@@ -399,6 +399,12 @@ class Policy:
     environment: tuple[tuple[str, str], ...] = ()
     description: str = ""
 
+    @property
+    def lowers(self) -> bool:
+        """Whether any op may leave the high format."""
+        high = (f"keep-{self.high}", f"pin:{self.high}")
+        return self.low != self.high and any(rule.classification not in high for rule in self.rules)
+
 
 @dataclass(frozen=True, slots=True)
 class Hardware:

@@ -29,8 +29,10 @@ __all__ = ["analyse", "parameters_of", "tensors_of"]
 def analyse(captured: Captured, policy: Policy, hardware: Hardware, batches: Sequence[Batch] = ()) -> Facts:
     """Everything known of the captured graph; the example is the first batch, the others count for ranges only."""
     flops, moved = work_of(captured.graph)
+    if not policy.lowers:  # nothing is at stake
+        return Facts(flops, moved, parameters_of(captured.graph), len(batches))
     ranges, inner = forward(captured, batches)
-    lows = beside(captured, policy, hardware, batches[0]) if batches and policy.low != policy.high else ()
+    lows = beside(captured, policy, hardware, batches[0]) if batches else ()
     return Facts(
         flops=flops,
         bytes=moved,

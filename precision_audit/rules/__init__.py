@@ -47,6 +47,8 @@ from precision_audit.records import (
 if TYPE_CHECKING:
     from torch import nn
 
+_LOW_FAMILIES = ("PA1", "PA2", "PA3")  # what happens in the low format: nothing, where no op may run in it
+
 
 @dataclass(frozen=True)
 class Context:
@@ -155,6 +157,7 @@ def findings(context: Context) -> tuple[Finding, ...]:
     made = (
         finding
         for code, rule in listed().items()
+        if context.policy.lowers or not code.startswith(_LOW_FAMILIES)
         if wanted.get(code) != "off"  # such a rule has no remedy that could be overridden, so nothing stays to be told
         for finding in rule.check(context)
     )
