@@ -3,6 +3,9 @@
 Takes a captured graph and a second capture of the same model after `.double()`; gives the nodes whose format argument
 or float literal changed with it. Those follow the format that is chosen for the op; all others are kept as written.
 Never guesses: where the two captures differ in structure, nothing follows and the note says so.
+
+A cast that changes nothing gives back its input itself, so that after `y = x.float()` a capture in fp32 reads y
+wherever the code says x. In fp64 that cast is none of these, so the second capture tells who reads what.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -102,7 +105,48 @@ def following(root: fx.GraphModule, double: Callable[[], fx.Graph], notes: list[
     if [_shape_of(node) for node in ours] != [_shape_of(node) for node in theirs]:
         notes.append("formats are taken as written: the model takes another path in fp64 (it asks for x.dtype)")
         return frozenset()
+    _reconnect(ours, theirs)
     return frozenset(mine for mine, twin in zip(ours, theirs, strict=True) if _literals(mine) != _literals(twin))
+
+
+def _reconnect(ours: Sequence[fx.Node], theirs: Sequence[fx.Node]) -> None:
+    """Readers of an idle cast that read its input in the other capture, where the cast is not idle, read that."""
+    mine = dict(zip(theirs, ours, strict=True))
+    idle = {node for node, twin in zip(ours, theirs, strict=True) if _is_idle_cast(node) and not _is_idle_cast(twin)}
+    if not idle:
+        return
+    for node, twin in zip(ours, theirs, strict=True):
+        leaves, spec = pytree.tree_flatten((node.args, dict(node.kwargs)))
+        others = pytree.tree_leaves((twin.args, dict(twin.kwargs)))
+        if len(leaves) != len(others):
+            continue
+        meant = [
+            mine[other] if isinstance(other, fx.Node) and _casts(leaf, mine[other], idle) else leaf
+            for leaf, other in zip(leaves, others, strict=True)
+        ]
+        if any(new is not old for new, old in zip(meant, leaves, strict=True)):
+            node.args, node.kwargs = pytree.tree_unflatten(meant, spec)
+
+
+def _casts(leaf: Any, source: fx.Node, idle: set[fx.Node]) -> bool:
+    """Whether `leaf` is nothing but `source` after idle casts."""
+    while leaf in idle:
+        leaf = leaf.args[0]
+        if leaf is source:
+            return True
+    return False
+
+
+def _is_idle_cast(node: fx.Node) -> bool:
+    """A cast whose result has the format of its input, and hence is its input."""
+    if node.op != "call_function" or getattr(node.target, "overloadpacket", None) is not torch.ops.aten.to:
+        return False
+    source = node.args[0]
+    before = source.meta.get("val") if isinstance(source, fx.Node) else None
+    after = node.meta.get("val")
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return False
+    return before.dtype == after.dtype and before.device == after.device
 
 
 def _shape_of(node: fx.Node) -> tuple[str, str]:

@@ -286,3 +286,44 @@ def test_a_cast_to_the_format_of_another_value_is_the_users_where_that_format_is
             return x.exp().type_as(others[like]) + wide
 
     assert op(captured(Like(), torch.randn(3)), "/type_as#0").fixed == fixed
+
+
+class WideNorm(nn.Module):
+    """As in transformers: the norm takes its input to fp32, which in an fp32 model is no cast at all."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kind = x.dtype
+        wide = x.to(torch.float32)
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(kind)
+
+
+def test_a_stream_is_read_itself_not_by_a_cast_that_changed_nothing() -> None:
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.fc, self.wide = WideNorm(), nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            stream = self.wide(x)
+            stream = stream + self.fc(self.norm(stream))
+            own = stream.float()
+            return stream, own, own * 2
+
+    found = captured(Blocks(), torch.randn(2, 4))
+    reads = {each.key: [operand.value for operand in each.operands] for each in found.graph.ops}
+    assert reads["norm/to#0"] == ["wide/linear#0"]
+    assert reads["/add#0"][0] == "wide/linear#0"  # not norm/to#0, which holds the same tensor in fp32
+    assert reads["norm/pow#0"] == ["norm/to#0"]
+    assert reads["/mul#0"] == ["/to#0"]  # what the code reads after the cast stays there
+    assert found.graph.outputs == ("/add#0", "/to#0", "/mul#0")
+
+
+def test_a_double_written_by_the_user_keeps_its_readers() -> None:
+    class Own(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            wide = x.double()
+            return x + (wide * 2).float()
+
+    reads = {each.key: [o.value for o in each.operands] for each in captured(Own(), torch.randn(3)).graph.ops}
+    assert reads["/add#0"] == ["x", "/to#1"]
+    assert reads["/mul#0"] == ["/to#0"]
