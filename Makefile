@@ -6,7 +6,7 @@ TORCHAO = torchao==0.18.0
 BIN = .venv/bin
 MODEL = examples/01_mnist_cnn.py
 
-.PHONY: audit test check install benchmark clean
+.PHONY: audit test check rules readme install benchmark clean
 
 install: .venv/installed
 
@@ -28,6 +28,12 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+rules: install
+	$(BIN)/python -m precision_audit.rules README.md
+
+readme: rules
+	$(BIN)/python -m tests.write_readme
 
 benchmark: install
 	$(BIN)/python tests/benchmarks/versus_autocast.py

@@ -9,11 +9,14 @@ scale), `integer`, `posit`. Formats without a torch dtype exist for limits and r
 reads fp32, fp6 and the block formats live in packed tensors. Integers, booleans and complex numbers have no row (int8
 excepted, which quantised models use as a format) and go by torch's own name.
 
-To add a format, add a row.
+To add a format, add a row. A format of the user's own needs none: `custom` makes the row from its widths, `named` reads
+it from text such as `e5m3`, `e5m3b12` (bias 12) or `e4m3fn` (no infinities, one NaN).
 """
 
 from __future__ import annotations
 
+import difflib
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -113,6 +116,84 @@ FORMATS: dict[str, Format] = {row.name: row for row in _ROWS}
 
 _BY_DTYPE = {row.dtype: row.name for row in _ROWS if row.dtype}
 _DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
+
+_WIDTHS = re.compile(r"e(\d{1,4})m(\d{1,4})(?:b(-?\d{1,5}))?(fn)?")
+
+
+def named(text: str) -> Format:
+    """The format of that name: a row of the table, or one given by its widths (`e5m3`, `e5m3b12`, `e4m3fn`)."""
+    row = FORMATS.get(text)
+    if row is not None:
+        return row
+    widths = _WIDTHS.fullmatch(text)
+    if widths is None:
+        near = difflib.get_close_matches(text, FORMATS, 1)
+        use = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(FORMATS)}"
+        raise InputError(
+            f"format {text!r}: no such format; expected a known name or widths such as e5m3 or e5m3b15 "
+            f"(exponent bits, mantissa bits, bias); {use}"
+        )
+    exponent_bits, mantissa_bits, bias, finite = widths.groups()
+    return custom(
+        text,
+        exponent_bits=int(exponent_bits),
+        mantissa_bits=int(mantissa_bits),
+        bias=None if bias is None else int(bias),
+        inf=finite is None,
+    )
+
+
+def custom(name: str, *, exponent_bits: int, mantissa_bits: int, bias: int | None = None, inf: bool = True) -> Format:
+    """A floating-point format with a sign, subnormals and round to nearest even; `bias` is IEEE's where not given.
+
+    With `inf` the highest exponent holds infinities and NaN, as in IEEE 754. Without, it holds numbers too and only the
+    last code of all is NaN, as in fp8_e4m3fn. Raises InputError where the widths make none, or one wider than fp64.
+    """
+    if bias is None and 2 <= exponent_bits <= 11:
+        bias = 2 ** (exponent_bits - 1) - 1
+    last = 2**exponent_bits - (2 if inf else 1) if exponent_bits <= 11 else 0  # highest exponent code of a number
+    _check_widths(name, exponent_bits, mantissa_bits, bias, last)
+    assert bias is not None
+    if not inf and mantissa_bits == 0:
+        last -= 1  # the last code is NaN, and nothing else has that exponent
+    steps = 2 if inf or mantissa_bits == 0 else 3  # codes from the highest number up to twice its power of two
+    largest = (2 ** (mantissa_bits + 1) - (steps - 1)) * 2.0 ** (last - bias - mantissa_bits)
+    smallest = 2.0 ** (1 - bias - mantissa_bits)
+    return Format(
+        name=name,
+        kind="float",
+        bits=1 + exponent_bits + mantissa_bits,
+        exponent_bits=exponent_bits,
+        mantissa_bits=mantissa_bits,
+        bias=bias,
+        max_finite=largest,
+        min_normal=2.0 ** (1 - bias),
+        min_subnormal=smallest,
+        epsilon=2.0**-mantissa_bits,
+        unit_roundoff=2.0 ** -(mantissa_bits + 1),
+        consecutive=_consecutive(largest, smallest, mantissa_bits),
+        inf=inf,
+        nan=True,
+        signed_zero=True,
+        note="given by its widths",
+    )
+
+
+def _consecutive(largest: float, smallest: float, mantissa_bits: int) -> int:
+    """The largest n such that all integers 0…n are numbers of the format."""
+    return int(min(2.0 ** (mantissa_bits + 1), largest)) if smallest <= 1 else 0
+
+
+def _check_widths(name: str, exponent_bits: int, mantissa_bits: int, bias: int | None, last: int) -> None:
+    what = ""
+    if not 2 <= exponent_bits <= 11:
+        what = f"{exponent_bits} exponent bits; expected 2 to 11"
+    elif not 0 <= mantissa_bits <= 52:
+        what = f"{mantissa_bits} mantissa bits; expected 0 to 52"
+    elif bias is None or last - bias > 1023 or 1 - bias - mantissa_bits < -1074:
+        what = f"bias {bias} leads beyond the range of fp64; expected about {2 ** (exponent_bits - 1) - 1}"
+    if what:
+        raise InputError(f"format {name!r}: {what}; give widths such as exponent_bits=5, mantissa_bits=3, bias=15")
 
 
 @lru_cache(maxsize=64)

@@ -29,6 +29,7 @@ from precision_audit.report.assemble import assemble, provenance_of
 from precision_audit.report.provenance import started_digest
 from precision_audit.rewrite import rewrite, unchanged
 from precision_audit.rewrite.converted import Converted
+from precision_audit.suppressions import read as read_suppressions
 from precision_audit.verify.comparing import compare
 from precision_audit.verify.eager import against_eager, follows_example
 from precision_audit.verify.runs import Batch
@@ -147,9 +148,11 @@ def run(request: Request) -> tuple[Report, Converted | None]:
         original, args, kwargs = as_fake(original, args, kwargs)
 
     captures, missing = _captures(original, args, kwargs, policy.mode, request.dynamic_shapes)
+    suppressions = read_suppressions(captures[policy.mode].graph, model)
     weights_digest = digest()  # before anything runs: a forward pass in training mode writes to buffers
     committed = fitting_plan(request.apply_plan, policy)
     facts = analyse(captures[policy.mode], policy, hardware, batches if weights else ())
+    facts = replace(facts, suppressions=suppressions)
     made = _plans(captures, policy, hardware, committed, facts)
     signature = inspect.signature(original.forward) if isinstance(original, nn.Module) else None
     plans = {mode: each.plan for mode, each in made.items()}
@@ -166,7 +169,7 @@ def run(request: Request) -> tuple[Report, Converted | None]:
     meta = provenance_of(original, policy, hardware, device_from, made[policy.mode].plan, facts, batches, said)
     meta = replace(meta, weights_digest=weights_digest)
     graph = captures[policy.mode].graph
-    return assemble(graph, made[policy.mode], verification, policy, meta, said, missing, hardware.kernels), converted
+    return assemble(graph, made[policy.mode], verification, policy, meta, said, hardware.kernels), converted
 
 
 def _plans(
@@ -233,6 +236,10 @@ def _captures(
             missing = str(error)
     elif mode == "training":
         missing = "an exported program holds one mode"
+    if missing:
+        main = captures[mode]
+        notes = (*main.graph.notes, f"evaluation mode was not captured: {missing}")
+        captures[mode] = replace(main, graph=replace(main.graph, notes=notes))
     return captures, missing
 
 

@@ -40,7 +40,9 @@ def planned(
     `further` are findings of the other mode, whose remedies hold in this one too."""
     offered = backends.listed()
     decided = decide(graph, policy, hardware, offered, facts=facts)
-    remedies = {key: finding for finding in (*further, *decided.findings) for key in finding.pins}
+    remedies = {
+        key: finding for finding in (*further, *decided.findings) if not finding.overridden for key in finding.pins
+    }
     if remedies:
         decided = decide(graph, policy, hardware, offered, remedies, facts)
     # The other mode of a training conversion gets a plan of its own.
@@ -51,7 +53,9 @@ def planned(
         found = _resolved(decided.findings, made, graph)  # what autocast itself keeps high is no hazard under it
         return Planned(decisions, made, tuple(each for each in found if not each.resolved))
     made = given or cheapest(graph, decided, policy, hardware)
-    return Planned(settle(decided.decisions, made), made, _resolved(decided.findings, made, graph))
+    decisions = settle(decided.decisions, made)
+    found = _overridden(_resolved(decided.findings, made, graph), decisions)
+    return Planned(decisions, made, found)
 
 
 def everything_low(graph: Graph, policy: Policy, hardware: Hardware) -> Plan | None:
@@ -90,6 +94,21 @@ def _resolved(findings: Iterable[Finding], made: Plan, graph: Graph) -> tuple[Fi
         replace(finding, resolved=True) if finding.pins and all(high(key) for key in finding.pins) else finding
         for finding in findings
     )
+
+
+def _overridden(findings: Iterable[Finding], decisions: Iterable[Decision]) -> tuple[Finding, ...]:
+    """Findings whose remedy lost against a `pin:` of the policy say so. Where a rule is turned off and its ops run high
+    all the same, nothing was overridden and nothing stays."""
+    pinned = {each.op: each for each in decisions if each.classification.startswith("pin:")}
+
+    def by(finding: Finding) -> str:
+        against = next((pinned[key] for key in finding.pins if key in pinned), None)
+        if finding.resolved or finding.overridden or against is None:
+            return finding.overridden
+        return f"pinned to {against.chosen} by {against.reason}"
+
+    kept = (finding for finding in findings if not (finding.resolved and finding.overridden))
+    return tuple(replace(finding, overridden=by(finding)) for finding in kept)
 
 
 def _checked(committed: Plan, graph: Graph, policy: Policy) -> Plan:

@@ -109,6 +109,19 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Suppression:
+    """A comment `# precision-audit: ignore[PA203] reason` in the user's code: findings of these rules (or prefixes) on
+    line `target` are left out of counts. `codes` is empty where the comment names none."""
+
+    file: str
+    line: int  # of the comment
+    target: int  # the line it speaks of: its own, or the next one where the comment stands alone
+    codes: tuple[str, ...]
+    reason: str
+    text: str = ""  # the line as written
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Something a person must know. `fingerprint` names it across runs and holds no measured number."""
 
@@ -123,6 +136,13 @@ class Finding:
     resolved: bool = False  # the plan already applies the remedy
     fingerprint: str = ""
     pins: tuple[str, ...] = ()  # the remedy as the planner takes it: keys of ops that must run in the high format
+    overridden: str = ""  # whose word kept the remedy from being applied: "turned off by policy mine.yaml:9"
+    suppression: Suppression | None = None  # the comment in the user's code that leaves it out of counts
+
+    @property
+    def open(self) -> bool:
+        """Whether it counts: neither the plan nor the user has dealt with it."""
+        return not self.resolved and self.suppression is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +291,12 @@ class Range:
     whole: bool = False  # every finite element is an integer
     batch: int = 0  # where amax was seen; 0 is the example
     lost_in: int = -1  # first batch with a NaN or an infinity, -1 for none
+    negative_infinite: int = 0  # of `infinite`, those below zero: true -inf masks are no loss
+    nan_in: int = -1  # first batch with a NaN, -1 for none
+    origin: str = ""  # "nan": the op made one and no operand held one; "infinity": likewise, of operands all finite
+    powers: tuple[tuple[int, int], ...] = ()  # (e, n): n of the histogram's elements are 2**e exactly
+    upper: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (e, (n1, n2 …)): n_j of them are 2**e * (2 - 2**-j) or more
+    splits: tuple[tuple[float, int], ...] = ()  # (t, n): n of the elements in the power of two of t are t or more
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +310,7 @@ class Inner:
     smallest: float
     held: Literal["accumulator", "own"]
     batch: int = 0
+    kernels: str = ""  # "cpu" or "cuda" where only that device's kernels hold it so, "" for both
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,9 +338,9 @@ class Beside:
 class Share:
     """What one source of rounding error adds to ‖error‖² of the outputs, each output relative to its norm.
 
-    `source`: an op's key (it runs low), or `cast:VALUE` (a float input, parameter, buffer or high value that is read
-    low). `readers`: for a cast, the op that reads it; shares of several readers add up with the cross terms of `pair`.
-    """
+    `source`: an op's key (it runs low), `swap:KEY` (it is swapped: its fp8 product instead), or `cast:VALUE` (a float
+    input, parameter, buffer or high value that is read low). `reader`: for a cast, the op that reads it; shares of
+    several readers add up with the cross terms of `pair`."""
 
     source: str
     share: float
@@ -333,6 +360,18 @@ class Trap:
 
 
 @dataclass(frozen=True, slots=True)
+class Flip:
+    """A decision (argmax, top-k, sort) beside the error of what it decides by, on the example: `sigma` is the root mean
+    square error of its operand in the low model, `margin` the median distance between the last element taken and the
+    first that is not, `at_risk` the share of rows expected to decide otherwise."""
+
+    op: str
+    at_risk: float
+    margin: float
+    sigma: float
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What analysis learned of the captured graph, in graph order. Without inputs: what constants and shapes tell."""
 
@@ -346,6 +385,10 @@ class Facts:
     shares: tuple[Share, ...] = ()
     traps: tuple[Trap, ...] = ()
     notes: tuple[str, ...] = ()  # what could not be measured and why, one sentence each
+    suppressions: tuple[Suppression, ...] = ()  # comments in the source files of the model
+    flips: tuple[Flip, ...] = ()
+    branches: tuple[Source, ...] = ()  # conditions on a format that the low one answers otherwise than the captured one
+    flags: tuple[tuple[str, str], ...] = ()  # flags of the process that weaken sums: ("torch.backends.….name", "true")
 
 
 NO_FACTS = Facts()
@@ -398,6 +441,7 @@ class Policy:
     tolerances: tuple[tuple[str, float], ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     description: str = ""
+    hazard_origins: tuple[tuple[str, str], ...] = ()  # rule code → `file:line` of its entry in `hazards`
 
     @property
     def lowers(self) -> bool:
@@ -439,6 +483,7 @@ class Meta:
     command: str = ""
     emulated: tuple[str, ...] = ()
     calibration_digest: str = ""
+    notes: tuple[str, ...] = ()  # what the evidence lacks, one sentence each
 
 
 @dataclass(frozen=True, slots=True)

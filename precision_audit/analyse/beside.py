@@ -6,37 +6,43 @@ the error has grown by then, which elements are lost, which decisions changed, a
 
 Both graphs run in lockstep, node by node, and a value is freed after its last reader: twice one batch's activations at
 most. Each op that runs low is run a second time in the captured format on the same rounded inputs; the difference is
-the op's own. Random ops get the same draw in all three. An op that raises is noted and its captured result taken.
+the op's own, and is handed over to whoever asks for `deltas` (`sensitivity.py`), that of a linear's fp8 product too.
+Random ops get the same draw in all three. An op that raises is noted and its captured result taken.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from precision_audit import backends
 from precision_audit.ambient import restored_on_error
+from precision_audit.analyse.deltas import Deltas
 from precision_audit.capture import Captured
 from precision_audit.formats import format_of
 from precision_audit.planning import everything_low
-from precision_audit.records import Beside, Hardware, Policy
+from precision_audit.records import Beside, Hardware, Policy, Swap
 from precision_audit.rewrite import rewrite, unchanged
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.runs import Batch, Conditions, without_trace
 
 
-def beside(captured: Captured, policy: Policy, hardware: Hardware, batch: Batch) -> tuple[Beside, ...]:
-    """One record per value of a computed op, in graph order."""
+def beside(
+    captured: Captured, policy: Policy, hardware: Hardware, batch: Batch, deltas: Deltas | None = None
+) -> tuple[Beside, ...]:
+    """One record per value of a computed op, in graph order; each op's own error goes into `deltas`."""
     plan = everything_low(captured.graph, policy, hardware)
     if plan is None:
         return ()
     mode = captured.graph.mode
     high, low = unchanged({mode: captured}), rewrite({mode: captured}, {mode: plan})
-    lockstep = _Lockstep(high, low)
+    lockstep = _Lockstep(high, low, deltas)
     conditions = Conditions(training=False, draws=True, written=high.written)
     with (
         torch.no_grad(),
@@ -52,8 +58,8 @@ def beside(captured: Captured, policy: Policy, hardware: Hardware, batch: Batch)
 class _Lockstep:
     """Two graphs with the same nodes in the same order, but for the casts of the second."""
 
-    def __init__(self, high: Converted, low: Converted) -> None:
-        self._modules = (high, low)
+    def __init__(self, high: Converted, low: Converted, deltas: Deltas | None) -> None:
+        self._modules, self._deltas = (high, low), deltas
         self._high: dict[fx.Node, Any] = {}
         self._low: dict[fx.Node, Any] = {}
         self._drift: dict[fx.Node, float] = {}  # of the low graph's nodes
@@ -77,6 +83,8 @@ class _Lockstep:
             self._release(node, self._low)
 
     def _pair(self, high: fx.Node, low: fx.Node, given: Any, number: int) -> None:
+        if self._deltas is not None and "op_key" in low.meta:
+            self._deltas.seeds[low.meta["op_key"]] = number
         if low.op == "placeholder":
             value = next(given)
             self._high[high] = value
@@ -95,9 +103,12 @@ class _Lockstep:
         """The three runs of one op: captured, captured on the rounded inputs, low."""
         key = low.meta.get("op_key")
         arguments = self._arguments(low, self._low)
+        if key is not None and self._deltas is not None:
+            self._swapped(key, high, low)
+            self._deltas.decided(key, *self._first(high, low))
         widened = None
         if key is not None and _ran_low(low):
-            rounded = pytree.tree_map_only(Tensor, Tensor.clone, _widened(high, low, self._low))
+            rounded = pytree.tree_map_only(Tensor, Tensor.clone, _widened(high, low, self._high, self._low))
             try:
                 widened = self._call(high, 0, rounded, number)
             except Exception:  # operands that no captured run would see
@@ -111,6 +122,40 @@ class _Lockstep:
             made = pytree.tree_map_only(Tensor, Tensor.clone, expected)
         self._high[high], self._low[low] = expected, made
         self._compare(low, expected, made, made if widened is None else widened, raised)
+        if key is not None and self._deltas is not None and _ran_low(low):
+            self._hand_over(self._deltas, key, made, widened, raised)
+
+    def _first(self, high: fx.Node, low: fx.Node) -> tuple[Any, Any]:
+        """The first operand of a node in both models."""
+        first, second = (node.args[0] if node.args else None for node in (high, low))
+        if isinstance(first, fx.Node) and isinstance(second, fx.Node):
+            return self._high[first], self._low[second]
+        return None, None
+
+    @staticmethod
+    def _hand_over(deltas: Deltas, key: str, made: Any, widened: Any, raised: str) -> None:
+        for value, (one, other) in _values(key, made, made if widened is None else widened).items():
+            if raised or widened is None:
+                deltas.failed.add(value)
+            else:
+                deltas.put(value, one, other)
+
+    def _swapped(self, key: str, high: fx.Node, low: fx.Node) -> None:
+        """The fp8 product of a linear that is to be swapped, against the captured one on the same rounded input."""
+        assert self._deltas is not None
+        swap = self._deltas.swaps.get(key)
+        if swap is None:
+            return
+        (args, kwargs), (low_args, _) = self._arguments(high, self._high), self._arguments(low, self._low)
+        given, weight, bias = low_args[0], args[1], args[2] if len(args) > 2 else kwargs.get("bias")
+        try:
+            made = fp8_product(swap, given, weight, bias)
+        except Exception:  # a backend that only runs on its device
+            self._deltas.failed.add(f"swap:{key}")
+            return
+        delta = self._deltas.difference(made, nn.functional.linear(given.to(weight.dtype), weight, bias))
+        if delta is not None:
+            self._deltas.swapped[key] = delta
 
     def _compare(self, node: fx.Node, expected: Any, made: Any, widened: Any, raised: str) -> None:
         drift_in = max((self._drift.get(n, 0.0) for n in node.all_input_nodes), default=0.0)
@@ -126,7 +171,8 @@ class _Lockstep:
 
     def _call(self, node: fx.Node, which: int, arguments: tuple[Any, Any], number: int) -> Any:
         args, kwargs = arguments
-        torch.manual_seed(number)  # the same draw for every run of this node
+        # The same draw for every run of this node; `Draws` seeds all devices from this one, `manual_seed` takes 2 ms.
+        torch.default_generator.manual_seed(number)
         if node.op == "get_attr":
             value: Any = self._modules[which]
             for part in str(node.target).split("."):
@@ -150,6 +196,16 @@ class _Lockstep:
             values.pop(node, None)
 
 
+def fp8_product(swap: Swap, given: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What the module that replaces a linear makes of `given`; it holds the weight and bias as captured."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    made: Tensor = backends.get(swap.backend).build(linear, swap)(given)
+    return made
+
+
 def _has_tensor(arguments: Any) -> bool:
     return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(arguments))
 
@@ -161,12 +217,15 @@ def _ran_low(node: fx.Node) -> bool:
     return any(isinstance(v, Tensor) and v.dtype in (torch.bfloat16, torch.float16) for v in leaves)
 
 
-def _widened(high: fx.Node, low: fx.Node, values: Mapping[fx.Node, Any]) -> tuple[Any, Any]:
-    """The captured node's arguments, its tensors replaced by those of the low node in the captured format."""
+def _widened(
+    high: fx.Node, low: fx.Node, exact: Mapping[fx.Node, Any], values: Mapping[fx.Node, Any]
+) -> tuple[Any, Any]:
+    """The captured node's arguments, its tensors replaced by those of the low node in the captured format. A tensor
+    that stands for a format only (`x.type_as(y)`) is none in the low node and stays."""
 
     def merged(captured: Any, rounded: Any) -> Any:
         if isinstance(captured, fx.Node):
-            value = values[rounded] if isinstance(rounded, fx.Node) else rounded
+            value = values[rounded] if isinstance(rounded, fx.Node) else exact[captured]
             was = captured.meta.get("val")
             if isinstance(value, Tensor) and isinstance(was, Tensor) and value.is_floating_point():
                 return value.to(was.dtype)
@@ -193,7 +252,7 @@ def _values(key: str, *results: Any) -> dict[str, tuple[Tensor, ...]]:
 
 def _record(value: str, expected: Tensor, made: Tensor, widened: Tensor, drift_in: float, raised: str) -> Beside:
     name = format_of(made.dtype)
-    if torch._C._functorch.is_batchedtensor(expected) or expected.shape != made.shape:
+    if torch._C._functorch.is_functorch_wrapped_tensor(expected) or expected.shape != made.shape:
         return Beside(value, name, drift_in=drift_in, drift=drift_in, raised=raised)
     if not expected.is_floating_point():
         if expected.is_complex():
@@ -209,12 +268,12 @@ def _record(value: str, expected: Tensor, made: Tensor, widened: Tensor, drift_i
 def _distance(expected: Tensor, made: Tensor) -> tuple[float, int]:
     """Relative L2 over what is finite in both, and how many elements only the first has finite."""
     one, other = expected.detach().double(), made.detach().double()
-    finite = torch.isfinite(one)
-    lost = finite & ~torch.isfinite(other)
-    count = int(lost.sum())
-    if count or not bool(finite.all()):
+    norm, apart = float(one.norm()), float((one - other).norm())
+    count = 0
+    if not math.isfinite(norm + apart):  # else every element is finite
+        finite = torch.isfinite(one)
+        lost = finite & ~torch.isfinite(other)
+        count = int(lost.sum())
         both = finite & ~lost
-        one, other = one[both], other[both]
-    norm = float(one.norm())
-    apart = float((one - other).norm())
+        norm, apart = float(one[both].norm()), float((one[both] - other[both]).norm())
     return (apart / norm if norm else (0.0 if not apart else float("inf"))), count

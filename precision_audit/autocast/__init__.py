@@ -13,6 +13,8 @@ never cut. The policy's rules classify; how autocast acts on a class is known he
 
 What an op makes of the formats it is given comes from running it without data (`dry_run`), not from rules. Ops in the
 user's own autocast regions get no casts from here. Never looks at numbers.
+Where autocast leaves an op alone that refuses high and low side by side (bf16 rows written into an fp32 tensor), it
+raises; here operands are cast: to the format of what is written to, else to the widest one's.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from dataclasses import replace
 from precision_audit import ops
 from precision_audit.autocast.dry_run import formats_made
 from precision_audit.autocast.effect import Effect, policy_rows, ruled_effect, table_effect
+from precision_audit.autocast.probing import refuses
 from precision_audit.formats import is_float
 from precision_audit.plan import cost
 from precision_audit.plan.digest import digest
@@ -34,6 +37,7 @@ from precision_audit.records import Cast, Decision, Graph, InputError, Op, Opera
 __all__ = ["autocast_cast_count", "policy_rows", "propagate"]
 
 _STATE = ("input", "parameter", "buffer", "constant")
+_TOLERANT = frozenset({"view_layout", "concat", "cast", "control", "factory"})  # take formats as they come
 
 # Kinds whose single float output has the format of their float operands when these all have one.
 _FORMAT_PRESERVING = frozenset(
@@ -144,7 +148,22 @@ class _Walk:
         """Values that `op` reads, and the format that it is to read them in."""
         if effect.policy == "captured":
             return {operand.value: self._captured[operand.value].format for operand in op.operands}
+        if not effect.policy:
+            return self._mended(op, effect)
         return dict.fromkeys((operand.value for operand in self._eligible(op, effect)), self._target(op, effect))
+
+    def _mended(self, op: Op, effect: Effect) -> dict[str, str]:
+        """The casts without which an op that autocast leaves alone would raise; none for one that runs."""
+        floats = [operand for operand in op.operands if is_float(self._now[operand.value])]
+        mixed = {self._now[operand.value] for operand in floats} == {self._high, self._low}
+        if not mixed or effect.untouched or effect.inner or op.kind in _TOLERANT:
+            return {}
+        given = self._given(op, {})
+        if not refuses(op, given, [self._captured[operand.value] for operand in op.operands]):
+            return {}
+        if op.mutates or op.kind == "scatter_write":
+            return dict.fromkeys((operand.value for operand in floats[1:]), self._now[floats[0].value])
+        return dict.fromkeys((operand.value for operand in floats), self._promoted(given))
 
     def _target(self, op: Op, effect: Effect) -> str:
         """The format that autocast casts the operands to, "" for none."""

@@ -36,38 +36,18 @@ class _Given(NamedTuple):
 def formats_made(op: Op, operands: Sequence[Tensor], device: str = "cpu", autocast: str = "") -> tuple[str, ...] | None:
     """Formats of the outputs of `op` on operands of these formats and sizes, None if it cannot be run without data.
     `autocast` is the low format of a torch.autocast region on `device` around it, "" for none."""
-    given = tuple(
-        _Given(operand.argument, tensor.format, tensor.hint)
-        for operand, tensor in zip(op.operands, operands, strict=True)
-    )
-    attributes = tuple((name, _frozen(value)) for name, value in op.attributes)
+    given, attributes = _named(op, operands)
     return _made(op.target, given, attributes, device, autocast)
 
 
-@lru_cache(maxsize=16384)
-def _made(
-    target: str, given: tuple[_Given, ...], attributes: tuple[tuple[str, Any], ...], device: str, autocast: str
-) -> tuple[str, ...] | None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    overload = _overload(target)
-    if overload is None:
-        return None
-    level = _FAKE_LOG.level
-    _FAKE_LOG.setLevel(logging.CRITICAL + 1)
-    try:
-        with FakeTensorMode(), torch.no_grad(), _region(device, autocast):
-            args, kwargs = _arguments(overload, given, dict(attributes), device)
-            result = overload(*args, **kwargs)
-    except Exception:  # whatever an op raises without data or a device, the caller has another way
-        return None
-    finally:
-        _FAKE_LOG.setLevel(level)
-    outputs = result if isinstance(result, (tuple, list)) else (result,)
-    return tuple(format_of(each.dtype) if isinstance(each, torch.Tensor) else "" for each in outputs)
+def call_of(overload: Any, op: Op, operands: Sequence[Tensor], device: str) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments to call `op` with, its operands in these formats. Raises ValueError for what is not known before the
+    model runs."""
+    given, attributes = _named(op, operands)
+    return _arguments(overload, given, dict(attributes), device)
 
 
-def _overload(target: str) -> Any:
+def overload_of(target: str) -> Any:
     """`aten.sum.dim_IntList` → the callable; None for anything that is no aten overload."""
     parts = target.split(".")
     if len(parts) != 3 or parts[0] != "aten":
@@ -76,8 +56,46 @@ def _overload(target: str) -> Any:
     return getattr(packet, parts[2], None) if packet is not None else None
 
 
+def _named(op: Op, operands: Sequence[Tensor]) -> tuple[tuple[_Given, ...], tuple[tuple[str, Any], ...]]:
+    given = tuple(
+        _Given(operand.argument, tensor.format, tensor.hint)
+        for operand, tensor in zip(op.operands, operands, strict=True)
+    )
+    return given, tuple((name, _frozen(value)) for name, value in op.attributes)
+
+
+@lru_cache(maxsize=16384)
+def _made(
+    target: str, given: tuple[_Given, ...], attributes: tuple[tuple[str, Any], ...], device: str, autocast: str
+) -> tuple[str, ...] | None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    overload = overload_of(target)
+    if overload is None:
+        return None
+    try:
+        with silenced(), FakeTensorMode(), torch.no_grad(), region(device, autocast):
+            args, kwargs = _arguments(overload, given, dict(attributes), device)
+            result = overload(*args, **kwargs)
+    except Exception:  # whatever an op raises without data or a device, the caller has another way
+        return None
+    outputs = result if isinstance(result, (tuple, list)) else (result,)
+    return tuple(format_of(each.dtype) if isinstance(each, torch.Tensor) else "" for each in outputs)
+
+
 @contextmanager
-def _region(device: str, autocast: str) -> Iterator[None]:
+def silenced() -> Iterator[None]:
+    """Nothing of what torch logs about ops that cannot be run without data."""
+    level = _FAKE_LOG.level
+    _FAKE_LOG.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        _FAKE_LOG.setLevel(level)
+
+
+@contextmanager
+def region(device: str, autocast: str) -> Iterator[None]:
     """Autocast on `device` alone, or none at all. `torch.autocast` itself switches off where the device is missing."""
     kinds = ("cpu", "cuda")
     before = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}

@@ -20,6 +20,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ from precision_audit.ambient import restored_on_error
 from precision_audit.capture import graph as graph_records
 from precision_audit.capture import origins, regions
 from precision_audit.capture.containers import registered, without_cache
-from precision_audit.capture.sources import user_frame
+from precision_audit.capture.sources import user_frame, users_frames
 from precision_audit.records import Graph, InputError, Mode, Source
 
 
@@ -149,7 +150,7 @@ def _tracing(model: nn.Module) -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     try:
         # torch writes the graph so far to stderr where a size depends on data, also where the next attempt succeeds
-        with without_cache(model), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        with without_cache(model), users_frames(), warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

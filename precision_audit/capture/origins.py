@@ -30,6 +30,8 @@ _LIMITS = frozenset(
     for value in (info.max, info.min, info.eps, info.tiny, info.smallest_normal, info.max / 2, info.min / 2)
 )
 
+TAKEN_AS_WRITTEN = "formats are taken as written"  # begins every note that says no literal is known to follow
+
 
 def has_literals(graph: fx.Graph) -> bool:
     """Whether a second capture can tell anything: some op holds a float format or a format's limit as a literal."""
@@ -99,11 +101,11 @@ def following(root: fx.GraphModule, double: Callable[[], fx.Graph], notes: list[
         other = double()
     except Exception as error:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        notes.append(f"formats are taken as written: the model does not run in fp64 ({first[:160]})")
+        notes.append(f"{TAKEN_AS_WRITTEN}: the model does not run in fp64 ({first[:160]})")
         return frozenset()
     ours, theirs = list(root.graph.nodes), list(other.nodes)
     if [_shape_of(node) for node in ours] != [_shape_of(node) for node in theirs]:
-        notes.append("formats are taken as written: the model takes another path in fp64 (it asks for x.dtype)")
+        notes.append(f"{TAKEN_AS_WRITTEN}: the model takes another path in fp64 (it asks for x.dtype)")
         return frozenset()
     _reconnect(ours, theirs)
     return frozenset(mine for mine, twin in zip(ours, theirs, strict=True) if _literals(mine) != _literals(twin))

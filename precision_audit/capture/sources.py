@@ -7,15 +7,20 @@ name.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import linecache
 import os
 import re
 import sysconfig
 import traceback
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import torch
+from torch.fx.proxy import TracerBase
 
 from precision_audit.records import Source
 
@@ -23,6 +28,27 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<functio
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _OURS = str(Path(__file__).parent.parent) + os.sep
+
+
+@contextlib.contextmanager
+def users_frames() -> Iterator[None]:
+    """While this lasts, a node keeps every frame of the user's below the call that is captured. torch keeps those named
+    `forward` alone, so that an op in a function that `forward` calls would be said to be at the call."""
+
+    def kept(_self: Any, frames: Iterable[traceback.FrameSummary]) -> traceback.StackSummary:
+        found: list[traceback.FrameSummary] = []
+        for frame in reversed(list(frames)):
+            if frame.filename.startswith(_OURS):
+                break
+            if _is_user(frame.filename):
+                found.append(frame)
+        return traceback.StackSummary.from_list(found[::-1])
+
+    if not hasattr(TracerBase, "_filter_traceback_frames"):  # a torch that keeps others, or all
+        yield
+        return
+    with mock.patch.object(TracerBase, "_filter_traceback_frames", kept):
+        yield
 
 
 @functools.cache

@@ -18,11 +18,10 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_audit.cli import config, options, outputs, terminal
+from precision_audit.cli import config, options, outputs, selection, terminal
 from precision_audit.cli.config import Settings
 from precision_audit.records import InputError, Plan, Policy, Report
 
@@ -90,6 +89,11 @@ def _dispatch(argv: list[str]) -> int:
 
         print(listing.render(given["what"]))
         return 0
+    if command == "rule":
+        from precision_audit.rules import manual
+
+        print(manual.page(given["code"]))
+        return 0
     return _work(command, given.pop("model"), config.settings(given), argv)
 
 
@@ -121,7 +125,7 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
         if module is None and (command == "convert" or settings.show_graph):
             raise InputError(f"{loaded.source} has no weights (meta device): {command} it with --checkpoint")
         stage("report")
-    report = _selected(report, policy, settings, loaded)
+    report = selection.selected(report, policy, settings, loaded.provenance["made_up"], _options(settings))
     for message in loaded.messages:
         terminal.say(message)
     problems = _check_plan(plans["check"], report, policy, settings)
@@ -138,7 +142,7 @@ def status(report: Report, problems: Sequence[str], settings: Settings) -> int:
     if settings.exit_zero:
         return 0
     limit = _RANKS.get(settings.fail_on, len(_RANKS))
-    found = any(_RANKS[finding.severity] >= limit and not finding.resolved for finding in report.findings)
+    found = any(_RANKS[finding.severity] >= limit and finding.open for finding in report.findings)
     failed = report.verification is not None and not report.verification.passed
     return 1 if found or failed or problems else 0
 
@@ -206,34 +210,16 @@ def _options(settings: Settings) -> str:
     return shlex.join(words)
 
 
-def _selected(report: Report, policy: Policy, settings: Settings, loaded: Loaded) -> Report:
-    """The report with the findings of `--select` and without those of `--ignore`, judged again."""
-    if not settings.select and not settings.ignore:
-        return report
-    from precision_audit.report import verdict
-
-    kept = tuple(
-        finding
-        for finding in report.findings
-        if finding.rule.startswith(settings.select or "PA") and not finding.rule.startswith(settings.ignore or "\0")
-    )
-    judged, reasons = verdict.judge(
-        kept, report.graph, report.plan, report.verification, policy, made_up=loaded.provenance["made_up"]
-    )
-    summary = verdict.summary(judged, reasons, kept, report.plan, policy)
-    return replace(report, findings=kept, verdict=judged, summary=summary)
-
-
 def _check_plan(plan: Plan | None, report: Report, policy: Policy, settings: Settings) -> list[str]:
-    """What no longer holds of a committed plan, said on stderr."""
+    """What no longer holds of a committed plan, or that all of it does, said on stderr."""
     if plan is None:
         return []
     from precision_audit import hardware
     from precision_audit.plan import file as plan_file
 
     problems = plan_file.check(plan, report.graph, policy, hardware.device(report.meta.device))
-    note = "" if problems else plan_file.cheaper(plan, report.plan)
-    for line in [*problems, *([note] if note else [])]:
+    notes = [] if problems else ["the plan holds", plan_file.cheaper(plan, report.plan)]
+    for line in [*problems, *filter(None, notes)]:
         terminal.say(f"{settings.check_plan}: {line}")
     return problems
 

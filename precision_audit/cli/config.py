@@ -20,6 +20,7 @@ from precision_audit.cli import options
 from precision_audit.records import InputError
 
 _SECTION = "precision-audit"
+_MISSPELT = re.compile(r"precision[-_ .]?audit", re.IGNORECASE)  # read as ours by people, not by TOML
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Settings:
     show_graph: str | None = None
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    min_basis: str = "assumed"
     fail_on: str = "error"
     exit_zero: bool = False
     write_plan: str | None = None
@@ -79,6 +81,14 @@ def _find(explicit: str | None, start: Path) -> Path | None:
     return None
 
 
+def _refuse_misspelt(file: Path, text: str, tool: object) -> None:
+    """`[tool.precision_audit]` would be passed over in silence."""
+    wrong = next((key for key in tool if _MISSPELT.fullmatch(key)), None) if isinstance(tool, dict) else None
+    if wrong is not None and wrong != _SECTION:
+        line = next((i for i, each in enumerate(text.splitlines(), 1) if wrong in each and "tool" in each), 1)
+        raise InputError(f"{file}:{line}: [tool.{wrong}] is not read; expected [tool.{_SECTION}], rename it")
+
+
 def _has_table(file: Path) -> bool:
     """A pyproject.toml of somebody else may be broken without concerning us; ours, in whatever spelling, does."""
     try:
@@ -87,6 +97,7 @@ def _has_table(file: Path) -> bool:
         return False
     try:
         tool = tomllib.loads(text).get("tool")
+        _refuse_misspelt(file, text, tool)
         return isinstance(tool, dict) and _SECTION in tool
     except tomllib.TOMLDecodeError:
         return re.search(rf"(?m)^\s*\[+\s*tool\s*\.\s*[\"']?{_SECTION}\b", text) is not None
@@ -101,6 +112,8 @@ def _read(file: Path, explicit: bool) -> dict[str, Any]:
         raise InputError(f"{file}: not readable as TOML ({error}); mend it, or use --isolated") from error
     tool = content.get("tool", {})
     table = tool.get(_SECTION) if isinstance(tool, dict) else None
+    if table is None:
+        _refuse_misspelt(file, text, tool)
     if table is None and explicit and file.name != "pyproject.toml":
         table = content
     if table is not None and not isinstance(table, dict):

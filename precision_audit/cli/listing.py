@@ -18,9 +18,11 @@ def render(what: str) -> str:
 
 
 def _rules() -> str:
-    from precision_audit import rules
+    from precision_audit.rules import manual
 
-    return _table([(code, rules.title(code)) for code in rules.listed()], ("rule", "what it finds"))
+    return (
+        _table(manual.rows(), ("rule", "what it finds", "family", "severity")) + "\n\nmore: precision-audit rule CODE"
+    )
 
 
 def _policies() -> str:

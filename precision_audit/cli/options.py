@@ -35,8 +35,9 @@ COMMANDS = {
     "audit": "audit MODEL and report (the default: `precision-audit MODEL` is the same)",
     "convert": "convert MODEL and write the result to OUT, a .pt2 file or a folder",
     "list": "show the rules, policies, devices, formats or ops that there are",
+    "rule": "print the manual of one rule, such as PA101, with its examples",
 }
-LATER_COMMANDS = ("search", "diff", "rule", "lint")
+LATER_COMMANDS = ("search", "diff", "lint")
 
 OPTIONS = (
     Option("policy", "which format where: a shipped name (`list policies`) or a YAML file", "NAME|FILE"),
@@ -57,7 +58,8 @@ OPTIONS = (
     Option("fail-on", "lowest severity of a finding that makes the exit status 1 (error)",
            choices=("error", "warning", "never")),
     Option("exit-zero", "exit with 0 whatever was found; 2 stays for what cannot be used", kind="flag"),
-    Option("min-basis", "weakest evidence that counts", choices=("proved", "observed", "assumed"), later=("*",)),
+    Option("min-basis", "weakest evidence that counts; findings with weaker evidence are left out (assumed)",
+           choices=("proved", "observed", "assumed")),
     Option("baseline", "report only what is new since this report", "FILE", later=("*",)),
     Option("write-plan", "write the plan, to be reviewed and committed", "FILE", path=True),
     Option("check-plan", "check a written plan against model and policy; status 1 if it fails", "FILE", path=True),
@@ -120,8 +122,11 @@ def _parser(command: str) -> _Parser:
         argument_default=argparse.SUPPRESS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    if command == "list":
-        parser.add_argument("what", choices=("rules", "policies", "devices", "formats", "ops"))
+    if command in ("list", "rule"):
+        if command == "list":
+            parser.add_argument("what", choices=("rules", "policies", "devices", "formats", "ops"))
+        else:
+            parser.add_argument("code", metavar="CODE")
         parser.add_argument("--debug", action="store_true", help=BY_KEY["debug"].help)
         return parser
     parser.add_argument("model", metavar="MODEL")

@@ -153,7 +153,7 @@ def _assemble(
         weights_note=weights,
         inputs_note=found.note if batches is None or more in found.note else f"{found.note}, {more}",
         made_up=found.made_up,
-        messages=(*messages, *([found.message] if found.message else [])),
+        messages=tuple(filter(None, (*messages, found.message, batches.left_out if batches else ""))),
     )
 
 

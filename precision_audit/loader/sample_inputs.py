@@ -27,10 +27,13 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Batches:
-    """Batches that can be walked as often as one likes, each as `(args, kwargs)`."""
+    """Batches that can be walked as often as one likes, each as `(args, kwargs)`. `left_out` says what of the source is
+    in none of them, "" where nothing is."""
 
-    def __init__(self, source: Callable[[], Iterable[Any]], normal: Callable[[Any, int], Call]) -> None:
-        self._source, self._normal = source, normal
+    def __init__(
+        self, source: Callable[[], Iterable[Any]], normal: Callable[[Any, int], Call], left_out: str = ""
+    ) -> None:
+        self._source, self._normal, self.left_out = source, normal, left_out
 
     def __iter__(self) -> Iterator[Call]:
         for index, batch in enumerate(self._source()):
@@ -106,8 +109,8 @@ def batches(value: Any, model: nn.Module, source: str) -> Batches | None:
 def from_file(path: str | Path, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batches:
     """Batches of a file whose arrays are named as the arguments of forward, with samples along the first axis.
 
-    Every array is cut into batches as long as the example's; a rest that is shorter is left out, since the captured
-    shapes may not allow it.
+    Every array is cut into batches as long as the example's; a rest that is shorter is left out and said to be, since
+    the captured shapes may not allow it.
     """
     named = _bound(model, args, kwargs)
     arrays = {name.removesuffix(".npy"): array for name, array in _arrays(Path(path)).items()}
@@ -131,7 +134,7 @@ def from_file(path: str | Path, model: nn.Module, args: tuple[Any, ...], kwargs:
         call.arguments.update(batch)
         return call.args, call.kwargs
 
-    return Batches(cut, normal)
+    return Batches(cut, normal, _rest(Path(path), arrays, named, min(counts)))
 
 
 def check_call(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> None:
@@ -230,6 +233,20 @@ def _count(path: str | Path, name: str, array: torch.Tensor, named: Mapping[str,
     if torch.is_floating_point(array) and not bool(torch.isfinite(array).all()):
         raise InputError(f"calibration data {path}: {name} holds NaN or Inf; remove those samples")
     return int(array.shape[0] // max(1, expected[0]))
+
+
+def _rest(path: Path, arrays: Mapping[str, torch.Tensor], named: Mapping[str, Any], batches: int) -> str:
+    """What is left over when the samples are cut into batches as long as the example's."""
+    for name, array in arrays.items():
+        size, total = named[name].shape[0], array.shape[0]
+        rest = total - batches * size
+        if rest:
+            samples = "sample is" if rest == 1 else f"{rest} samples are"
+            return (
+                f"calibration data {path.name}: {batches} batches of {size} (the example's size); the last {samples} "
+                f"left out, give a multiple of {size} to use all {total}"
+            )
+    return ""
 
 
 def _spelled(value: Any) -> str:

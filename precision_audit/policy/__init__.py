@@ -110,6 +110,8 @@ def _build(root: Node, path: Path) -> Policy:
     for key in ("hazards", "tolerances", "environment"):
         given = {k: _mapped(key, node) for k, node in entries[key].entries().items()} if key in entries else {}
         fields[key] = tuple(sorted({**dict(fields.get(key, ())), **given}.items()))
+    lines = {code: f"{node.file}:{node.line}" for code, node in _entries(entries.get("hazards")).items()}
+    fields["hazard_origins"] = tuple(sorted({**dict(fields.get("hazard_origins", ())), **lines}.items()))
     for key, example in _REQUIRED.items():
         if not all(name in fields for name in (("high", "low") if key == "formats" else (key,))):
             root.entries().get(key, root).fail(f"{key} is missing", example)
@@ -155,8 +157,12 @@ def _extended(node: Node, child: Path) -> tuple[Path, Node]:
 
 def _inherited(parent: Policy) -> dict[str, Any]:
     names = ("mode", "high", "low", "device", "keep_io_types", "swap", "casts", "autocast")
-    mappings = ("hazards", "tolerances", "environment")
+    mappings = ("hazards", "hazard_origins", "tolerances", "environment")
     return {name: getattr(parent, name) for name in (*names, *mappings) if getattr(parent, name) != ""}
+
+
+def _entries(node: Node | None) -> Mapping[str, Node]:
+    return node.entries() if node is not None else {}
 
 
 def _mapped(key: str, node: Node) -> str | float:
@@ -205,5 +211,7 @@ def _digest(fields: Mapping[str, Any]) -> str:
         (r.name, r.classification, r.op, r.kind, r.module, r.module_type, r.where, r.backend, r.recipe, r.promote)
         for r in fields["rules"]
     )
-    said = sorted((key, value) for key, value in fields.items() if key not in ("rules", "description"))
+    said = sorted(
+        (key, value) for key, value in fields.items() if key not in ("rules", "description", "hazard_origins")
+    )
     return hashlib.sha256(repr((said, rules)).encode()).hexdigest()[:16]

@@ -31,6 +31,8 @@ def check_file(root: Node) -> None:
         allowed = policy_schema.ENVIRONMENT.get(key)
         if allowed and node.text().lower() not in allowed:
             node.fail(f"unknown value {node.text()!r}", "one of " + ", ".join(allowed))
+    for code, node in entries["hazards"].entries().items() if "hazards" in entries else ():
+        _check_hazard(code, node)
     if "rules" in entries:
         seen: dict[str, Node] = {}
         for rule in entries["rules"].items():
@@ -89,6 +91,14 @@ def _check_rule(node: Node) -> None:
     if "where" in entries:
         for condition in entries["where"].entries().items():
             _check_condition(*condition, entries)
+
+
+def _check_hazard(code: str, node: Node) -> None:
+    from precision_audit import rules
+
+    if code not in rules.codes():
+        near = rules.nearest_code(code)
+        node.fail(f"no hazard rule {code} (did you mean {near}, {rules.title(near)}?)", "a code of `list rules`")
 
 
 def _check_op(node: Node) -> None:

@@ -55,6 +55,7 @@ def schema() -> dict[str, Any]:
     made["properties"]["device"]["enum"] = [*device_names(), "local"]
     for format_key in ("high", "low"):
         made["properties"]["formats"]["properties"][format_key]["enum"] = list(base_formats())
+    made["properties"]["hazards"]["propertyNames"]["enum"] = list(rule_codes())
     rule["op"] = _one_or_more(
         {"anyOf": [{"enum": list(op_names())}, {"type": "string", "pattern": r"[*?\[.:]"}]}, rule["op"]["description"]
     )
@@ -86,6 +87,12 @@ def kind_names() -> tuple[str, ...]:
 def base_formats() -> tuple[str, ...]:
     """Formats that a whole op can run in: the ones torch computes with. fp8 needs a swap, not a cast."""
     return ("fp64", "fp32", "bf16", "fp16")
+
+
+def rule_codes() -> tuple[str, ...]:
+    from precision_audit import rules
+
+    return rules.codes()
 
 
 def device_names() -> tuple[str, ...]:

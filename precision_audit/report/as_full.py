@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from precision_audit.records import Report
-from precision_audit.report import phrases, tables
+from precision_audit.report import findings, phrases, tables
 
 SUFFIXES = (".txt",)
 
 _WHY_WIDTH = 54
 _WIDTH = 120
+_OPEN_LINES = 24  # of findings on the short screen, their details included
+_RESOLVED_LINES = 5  # entries, of one line or two
 _VERDICT_STYLE = {"READY": "good", "READY WITH CHANGES": "warn", "NOT READY": "bad", "NOT ENOUGH EVIDENCE": "warn"}
 _SEVERITY_STYLE = {"error": "bad", "warning": "warn", "note": "quiet"}
 
@@ -46,9 +48,12 @@ def _heading(report: Report) -> Iterator[str]:
     ops, parameters = phrases.count(computed, "op"), phrases.amount(meta.parameters)
     yield f"FX graph: {ops}, {graph.front_end}, {graph.mode} mode{symbols}, {parameters} parameters"
     more = f", {meta.batches} batches in all" if meta.batches > 1 else ""
-    hint = "; add --calibration-data batches.npz" if meta.batches == 1 and meta.command else ""
-    yield f"Evidence: {meta.weights}, {meta.inputs}{more}{hint}"
-    for note in graph.notes:
+    hint = ""
+    if meta.batches == 1 and phrases.NOTHING_RUN not in meta.notes:
+        hint = " (other inputs may reach further)" + ("; add --calibration-data batches.npz" if meta.command else "")
+    yield from _wrapped(f"Evidence: {meta.weights}, {meta.inputs}{more}{hint}", "  ")
+    told = any(finding.rule == "PA507" for finding in report.findings)  # which tells the notes of the capture
+    for note in (*(() if told else graph.notes), *meta.notes):
         yield from _wrapped(f"note: {note}", "  ")
 
 
@@ -76,15 +81,46 @@ def _plan_lines(report: Report, verbose: bool) -> Iterator[str]:
 
 
 def _findings(report: Report, verbose: bool, color: bool) -> Iterator[str]:
-    found = tables.entries(report, verbose)
-    basis_width = max((len(each.basis) for each in found), default=0) + 2
-    severity_width = max((len(each.severity) for each in found), default=0)
-    for each in found:
-        severity = phrases.paint(f"{each.severity:<{severity_width}}", _SEVERITY_STYLE[each.severity], color)
+    """What is open with its evidence and remedy, then a line for each that the plan resolved or the user suppressed."""
+    found = findings.entries(report, "open", verbose)
+    shown, more = (found, "") if verbose else findings.within(found, _OPEN_LINES)
+    basis_width = max((len(each.basis) for each in shown), default=0) + 2
+    severity_width = max((len(each.severity) for each in shown), default=0)
+    for each in shown:
+        before, severity = f"{each.location}: {each.rule} ", f"{each.severity:<{severity_width}}"
         basis = f"[{each.basis}]"
-        yield f"{each.location}: {each.rule} {severity} {basis:<{basis_width}}  {each.text}"
-        if each.fix:
-            yield f"  fix: {each.fix}"
+        first, *rest = _wrapped(f"{before}{severity} {basis:<{basis_width}}  {each.text}", "    ")
+        painted = phrases.paint(severity, _SEVERITY_STYLE[each.severity], color)
+        yield first.replace(before + severity, before + painted, 1)
+        yield from rest
+        yield from _details(each)
+    if more:
+        yield f"and {more} more; -v lists all"
+    yield from _done(report, verbose)
+
+
+def _done(report: Report, verbose: bool) -> Iterator[str]:
+    """What the plan resolved; verbose: also what the user suppressed, which the summary counts."""
+    done = findings.entries(report, "resolved", verbose)
+    shown, more = (done, "") if verbose else findings.within(done, _RESOLVED_LINES, detailed=False)
+    if shown:
+        yield f"resolved by the plan, which keeps these in {report.plan.high}:"
+    for each in shown:
+        yield from _wrapped(f"  {each.location}: {each.rule}  {each.text}", "    ")
+        yield from (f"  {line}" for line in _details(each) if verbose)
+    if more:
+        yield f"  and {sum(each.count for each in done[len(shown) :])} more; -v lists all"
+    for each in findings.entries(report, "suppressed", verbose) if verbose else ():
+        yield from _wrapped(f"{each.location}: {each.rule} {each.verdict}: {each.text}", "  ")
+
+
+def _details(entry: findings.Entry) -> Iterator[str]:
+    if entry.code:
+        yield f"  code: {entry.code}"
+    if entry.evidence:
+        yield from _wrapped(f"  evidence: {entry.evidence}", "    ")
+    if entry.fix:
+        yield from _wrapped(f"  fix: {entry.fix}", "    ")
 
 
 def _verification(report: Report, verbose: bool, color: bool) -> Iterator[str]:

@@ -20,7 +20,7 @@ import typing
 from typing import Any, Literal, get_args, get_origin
 
 from precision_audit import records
-from precision_audit.records import InputError, Report, Source
+from precision_audit.records import InputError, Report, Source, Suppression
 from precision_audit.report import phrases
 
 SUFFIXES = (".json",)
@@ -77,7 +77,7 @@ def schema() -> dict[str, Any]:
 def _encoded(value: Any, hint: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: _encoded(getattr(value, name), inner) for name, inner in _fields(type(value)).items()} | (
-            {"file": phrases.path(value.file)} if isinstance(value, Source) else {}
+            {"file": phrases.path(value.file)} if isinstance(value, Source | Suppression) else {}
         )
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

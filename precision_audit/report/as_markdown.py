@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from precision_audit.records import Report
-from precision_audit.report import phrases, tables
+from precision_audit.report import findings, phrases, tables
 
 SUFFIXES = (".md", ".markdown")
 
@@ -28,6 +28,7 @@ def render(report: Report, *, verbose: bool = False, color: bool = False) -> str
         list(_verification(report, verbose)),
         list(_linears(report)),
         list(_findings(report, verbose)),
+        list(_done(report, verbose)),
         list(_plan(report, verbose)),
         list(_provenance(report)),
     ]
@@ -40,6 +41,7 @@ def _heading(report: Report) -> Iterator[str]:
     device = f"device {meta.device} ({meta.device_from})"
     parts = [_code(phrases.path(meta.model)), f"policy {_code(meta.policy)}", _escaped(device)]
     yield " · ".join(parts + [_escaped(part) for part in report.summary.split("   ")])
+    yield from (f"> {_escaped(note)}" for note in meta.notes)
 
 
 def _verification(report: Report, verbose: bool) -> Iterator[str]:
@@ -72,13 +74,28 @@ def _linears(report: Report) -> Iterator[str]:
 
 
 def _findings(report: Report, verbose: bool) -> Iterator[str]:
-    found = tables.entries(report, verbose)
+    found = findings.entries(report, "open", verbose)
     shown = found if verbose else found[:_FINDINGS_SHOWN]
     for each in shown:
-        fix = f" *Fix:* {_escaped(each.fix)}" if each.fix else ""
-        yield f"- {_code(each.location)} **{each.rule}** {each.severity} [{each.basis}] {_escaped(each.text)}{fix}"
+        said = f"- {_code(each.location)} **{each.rule}** {each.severity} [{each.basis}] {_escaped(each.text)}"
+        said += f"<br>{_code(each.code)}" if each.code else ""
+        said += f"<br>*Evidence:* {_escaped(each.evidence)}" if each.evidence else ""
+        yield said + (f" *Fix:* {_escaped(each.fix)}" if each.fix else "")
     if len(found) > len(shown):
-        yield f"- and {len(found) - len(shown)} more"
+        yield f"- and {findings.counted(found[len(shown) :])} more"
+
+
+def _done(report: Report, verbose: bool) -> Iterator[str]:
+    """What the plan resolved and what the user suppressed, folded away."""
+    done = [each for state in ("resolved", "suppressed") for each in findings.entries(report, state, verbose)]
+    if not done:
+        return
+    number = sum(each.count for each in done)
+    yield f"<details><summary>{phrases.count(number, 'finding')} resolved or suppressed</summary>"
+    yield ""
+    for each in done:
+        yield f"- {_code(each.location)} **{each.rule}** {_escaped(each.verdict)}: {_escaped(each.text)}"
+    yield "</details>"
 
 
 def _plan(report: Report, verbose: bool) -> Iterator[str]:

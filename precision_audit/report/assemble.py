@@ -15,7 +15,7 @@ from torch import nn
 from precision_audit import autocast
 from precision_audit.planning import Planned
 from precision_audit.records import Facts, Finding, Graph, Hardware, Meta, Plan, Policy, Report, Verification
-from precision_audit.report import provenance, verdict
+from precision_audit.report import phrases, provenance, verdict
 from precision_audit.verify.runs import Batch
 
 SCHEMA = 1
@@ -28,20 +28,18 @@ def assemble(
     policy: Policy,
     meta: Meta,
     said: Mapping[str, str],
-    missing: str,
     kernels: str,
 ) -> Report:
-    """The report. `said` is what the caller knows of the origins, `missing` why the other mode was not captured,
-    `kernels` the device ("cpu", "cuda") whose autocast the casts stand beside."""
+    """The report. `said` is what the caller knows of the origins, `kernels` the device ("cpu", "cuda") whose
+    autocast the casts stand beside."""
     made_up = said.get("made_up", "")
     judged, reasons = verdict.judge(made.findings, graph, made.plan, verification, policy, made_up=made_up)
-    notes = (*graph.notes, *([f"evaluation mode was not captured: {missing}"] if missing else ()))
     return Report(
         schema=SCHEMA,
         meta=meta,
         verdict=judged,
         summary=verdict.summary(judged, reasons, made.findings, made.plan, policy),
-        graph=_with_notes(graph, notes),
+        graph=replace(graph, notes=tuple(dict.fromkeys(graph.notes))),
         decisions=made.decisions,
         findings=_ordered(made.findings),
         plan=made.plan,
@@ -87,11 +85,13 @@ def provenance_of(
         command=said.get("command", ""),
         emulated=provenance.emulated(plan),
         calibration_digest=provenance.batches_digest(batches),
+        notes=_lacking(facts),
     )
 
 
-def _with_notes(graph: Graph, notes: tuple[str, ...]) -> Graph:
-    return replace(graph, notes=tuple(dict.fromkeys(notes)))
+def _lacking(facts: Facts) -> tuple[str, ...]:
+    """What the evidence lacks, which lowers the confidence in having found everything."""
+    return tuple(dict.fromkeys((*([] if facts.batches else [phrases.NOTHING_RUN]), *facts.notes)))
 
 
 def _ordered(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -1,7 +1,7 @@
 """The rows of a report's tables, for every format that has tables.
 
-Takes a `Report`; gives rows of strings: what runs in which format, the findings, the verification. Identical decisions
-are one row, identical findings one entry. Never drops a failing row.
+Takes a `Report`; gives rows of strings: what runs in which format, the verification. Identical decisions are one row.
+Never drops a failing row. Findings: `findings.py`.
 """
 
 from __future__ import annotations
@@ -9,28 +9,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from precision_audit.records import Comparison, Decision, Finding, Op, Report
+from precision_audit.records import Comparison, Decision, Op, Report
 from precision_audit.report import phrases
 from precision_audit.report.verdict import shapes_refused
 
 OP_HEADER = ("op", "class", "runs in", "why")
 _OP_WIDTH = 34
 _OUTPUTS_SHOWN = 4  # passing outputs on the short screen; those that fail are always shown
-_RANK = {"error": 0, "warning": 1, "note": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One finding, or several that differ by op only."""
-
-    location: str
-    rule: str
-    severity: str
-    basis: str
-    text: str
-    fix: str
 
 
 def op_rows(report: Report, verbose: bool) -> list[tuple[str, str, str, str]]:
@@ -93,18 +79,6 @@ def shared_gradients(report: Report) -> str:
     return f"{phrases.count(shared, 'cast')} to fp16 with several readers: their gradients are summed in fp16"
 
 
-def entries(report: Report, verbose: bool = False) -> list[Entry]:
-    """Findings, worst first, then by place. Those that differ by op only are one entry unless verbose."""
-    labels = op_labels(report)
-    groups: dict[tuple[object, ...], list[Finding]] = {}
-    for each in sorted(report.findings, key=_place):
-        text = _without_name(each, labels)
-        same = (each.rule, each.severity, each.evidence.basis, text, each.remedy, each.resolved)
-        key = same if not verbose else (*same, each.op, each.module, each.source)
-        groups.setdefault(key, []).append(each)
-    return [_entry(members, labels) for members in groups.values()]
-
-
 def verification_header(report: Report) -> tuple[str, str, str, str, str]:
     found = report.verification
     device = found.device if found else "CPU"
@@ -162,32 +136,6 @@ def _sizes(op: Op, by_key: dict[str, Op]) -> tuple[str, str] | None:
         return None
     shape = weights[0].outputs[0].shape
     return (str(shape[1]), str(shape[0])) if len(shape) == 2 else None
-
-
-def _place(finding: Finding) -> tuple[int, str, int, str, str]:
-    source = finding.source
-    where = (phrases.path(source.file), source.line) if source else ("", 0)
-    return (_RANK[finding.severity], *where, finding.rule, finding.op)
-
-
-def _name(finding: Finding, labels: dict[str, str]) -> str:
-    return finding.module or labels.get(finding.op, finding.op)
-
-
-def _without_name(finding: Finding, labels: dict[str, str]) -> str:
-    return finding.message.removeprefix(f"{_name(finding, labels)}: ")
-
-
-def _entry(members: Sequence[Finding], labels: dict[str, str]) -> Entry:
-    first = members[0]
-    name = phrases.names([_name(each, labels) for each in members if _name(each, labels)], _OP_WIDTH)
-    text = f"{name}: {_without_name(first, labels)}" if name else _without_name(first, labels)
-    places = {phrases.location(each.source, "") for each in members}
-    where = phrases.location(first.source, name or "model") + (f" (+{len(places) - 1})" if len(places) > 1 else "")
-    done = " (the plan does this)" if first.resolved else ""
-    return Entry(
-        where, first.rule, first.severity, first.evidence.basis, text, first.remedy + done if first.remedy else ""
-    )
 
 
 def _worth_showing(outputs: Sequence[Comparison]) -> list[Comparison]:

@@ -3,12 +3,13 @@
 Takes findings, the plan and the verification; gives the verdict, the summary line behind it and the next commands.
 Never softens: the rules are these, in this order.
 
-NOT READY            a finding of severity error that the plan does not resolve; or the verification failed, an output
-                     or gradient above its limit, a model that raised, a shape check that did not pass.
+NOT READY            a finding of severity error that is open (the plan does not resolve it, the user did not suppress
+                     it); or the verification failed, an output or gradient above its limit, a model that raised, a
+                     shape check that did not pass.
 NOT ENOUGH EVIDENCE  nothing was run (no weights, or no inputs); the inputs were made up by the tool; an op is in no
                      table, so that its hazards are unknown; fp8 was asked for and no linear was swapped; the reference
                      is NaN, or differs from itself by as much as a limit allows.
-READY WITH CHANGES   a warning that the plan does not resolve, or a swap that holds only while the user keeps a
+READY WITH CHANGES   a warning that is open, or a swap that holds only while the user keeps a
                      condition on a size (`B % 16 == 0`).
 READY                none of these; notes do not count.
 
@@ -35,7 +36,7 @@ def judge(
     made_up: str | bool = "",
 ) -> tuple[Verdict, tuple[str, ...]]:
     """The verdict and its reasons. `made_up` is true (or not empty) where the inputs' values are the tool's own."""
-    open_ones = [finding for finding in findings if not finding.resolved]
+    open_ones = [finding for finding in findings if finding.open]
     broken = _failures(open_ones, verification)
     missing = _missing(graph, plan, verification, policy, made_up)
     if broken:
@@ -51,13 +52,14 @@ def judge(
 def summary(
     verdict: Verdict, reasons: tuple[str, ...], findings: tuple[Finding, ...], plan: Plan, policy: Policy
 ) -> str:
-    """`0 errors, 1 warning, 1 note   Float8Linear: 1 of 2 linears   why`; what the plan resolves is not counted."""
-    counts = [
-        _count(sum(each.severity == severity and not each.resolved for each in findings), severity)
-        for severity in _SEVERITIES
-    ]
-    resolved = sum(each.resolved for each in findings)
-    parts = [", ".join(counts) + (f" ({resolved} more resolved by the plan)" if resolved else "")]
+    """`0 errors, 1 warning, 1 note   Float8Linear: 1 of 2 linears   why`; what the plan resolves and
+    what the user suppressed is counted apart."""
+    counts = [_count(sum(each.severity == word and each.open for each in findings), word) for word in _SEVERITIES]
+    suppressed = sum(each.suppression is not None for each in findings)
+    resolved = sum(not each.open for each in findings) - suppressed
+    apart = {"more resolved by the plan": resolved, "suppressed": suppressed}
+    more = ", ".join(f"{number} {what}" for what, number in apart.items() if number)
+    parts = [", ".join(counts) + (f" ({more})" if more else "")]
     if asks_for_swaps(policy):
         backends = sorted(
             {swap.backend for swap in plan.swaps} | {rule.backend for rule in policy.rules if rule.backend}
@@ -97,7 +99,7 @@ def next_steps(
         steps.append(f"precision-audit {command} --checkpoint W.safetensors")
     if failed:
         steps.append(f"keep {failed} high (a rule `class: keep-…` before the one that lowered it), then audit again")
-    wanted = [each for each in findings if each.severity == "error" and not each.resolved and each.remedy]
+    wanted = [each for each in findings if each.severity == "error" and each.open and each.remedy]
     steps.extend(f"{each.rule} {each.module or each.op}: {each.remedy}" for each in wanted[:3])
     return tuple(steps)
 

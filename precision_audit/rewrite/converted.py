@@ -14,8 +14,8 @@ import copy
 import inspect
 import itertools
 import linecache
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,9 +37,10 @@ class Side:
     out_spec: pytree.TreeSpec
     run: Callable[..., tuple[Any, ...]]
     regions: bool = False  # enters and leaves regions by nodes
+    sizes: tuple[tuple[str, tuple[int | str, ...]], ...] = ()  # name and captured sizes per input, symbols as text
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Side:
-        return Side(copy.deepcopy(self.graph, memo), self.in_spec, self.out_spec, self.run, self.regions)
+        return replace(self, graph=copy.deepcopy(self.graph, memo))
 
 
 class Converted(nn.Module):
@@ -91,6 +92,8 @@ class Converted(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         side = self._side
         flat = self._flatten(side.in_spec, args, kwargs)
+        if not torch.compiler.is_compiling():
+            check_sizes(side.sizes, flat)
         if side.regions and not torch.compiler.is_compiling():
             with restored_on_error():
                 return pytree.tree_unflatten(side.run(self, *flat), side.out_spec)
@@ -157,7 +160,41 @@ class Converted(nn.Module):
 def side(graph: fx.Graph, in_spec: pytree.TreeSpec, out_spec: pytree.TreeSpec) -> Side:
     """Compile a flat graph to a function of (module, *flat inputs)."""
     regions = any(_changes_modes(node.target) for node in graph.nodes if node.op == "call_function")
-    return Side(graph, in_spec, out_spec, compile_graph(graph), regions)
+    sizes = tuple(_sizes(node) for node in graph.nodes if node.op == "placeholder")
+    return Side(graph, in_spec, out_spec, compile_graph(graph), regions, sizes)
+
+
+def _sizes(node: fx.Node) -> tuple[str, tuple[int | str, ...]]:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
+        return str(node.target), ()
+    return str(node.target), tuple(size if isinstance(size, int) else str(size) for size in value.shape)
+
+
+def check_sizes(sizes: Sequence[tuple[str, tuple[int | str, ...]]], flat: Sequence[Any]) -> None:
+    """ValueError for an input whose fixed size differs from the captured one: numbers that the code computed from that
+    size are constants of the graph, and would be wrong without a word. One symbol stands for one size."""
+    known: dict[str, tuple[int, str]] = {}
+    for (name, captured), value in zip(sizes, flat, strict=True):
+        if not captured or not isinstance(value, torch.Tensor):
+            continue
+        given = tuple(value.shape)
+        if len(given) != len(captured):
+            raise ValueError(f"{name} has {len(given)} dimensions; expected {len(captured)}, as when it was captured")
+        for axis, (was, now) in enumerate(zip(captured, given, strict=True)):
+            if isinstance(was, int) and was != now:
+                raise ValueError(
+                    f"{name} has size {now} in dimension {axis}; expected {was}, which was fixed when it was captured; "
+                    f"to leave it open convert with dynamic_shapes={{'{name}': {{{axis}: torch.export.Dim('N')}}}} or "
+                    "name the dimension in --input"
+                )
+            if isinstance(was, str) and was.isidentifier():
+                first, place = known.setdefault(was, (now, f"dimension {axis} of {name}"))
+                if first != now:
+                    raise ValueError(
+                        f"{name} has size {now} in dimension {axis}; expected {first}, the size of {place}: both were "
+                        "captured as one size"
+                    )
 
 
 def _changes_modes(target: Any) -> bool:

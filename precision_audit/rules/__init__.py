@@ -7,11 +7,14 @@ A rule is one file `pa501_unused_rule.py` here with
     check(context)   yields `Finding`s, best made by `found`
 
 Adding a file adds a rule. A rule reads records only, changes nothing, and must say the same of the same input. The
-policy's `hazards` set its severity or turn it off; that happens here, once, for all of them.
+policy's `hazards` set its severity or turn it off; that happens here, once, for all of them. Of a rule that is turned
+off those findings stay whose remedy would have been applied, as notes. A rule file with `LAST = True` runs after all
+others and reads in `context.told` what they found.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib
 import pkgutil
@@ -43,6 +46,7 @@ from precision_audit.records import (
     Swap,
     Tensor,
 )
+from precision_audit.suppressions import suppressed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,6 +69,7 @@ class Context:
     matcher: Matcher
     matches: Mapping[str, Match]
     facts: Facts = NO_FACTS
+    told: tuple[Finding, ...] = ()  # what the other rules found, for those that run last
 
     def computed(self) -> Iterator[Op]:
         """The ops that were decided, in graph order."""
@@ -152,17 +157,52 @@ def listed() -> Mapping[str, HazardRule]:
 
 
 def findings(context: Context) -> tuple[Finding, ...]:
-    """What all rules say, with the severities the policy wants, sorted by rule, op and message."""
-    wanted = dict(context.policy.hazards)
-    made = (
-        finding
-        for code, rule in listed().items()
-        if context.policy.lowers or not code.startswith(_LOW_FAMILIES)
-        if wanted.get(code) != "off"  # such a rule has no remedy that could be overridden, so nothing stays to be told
-        for finding in rule.check(context)
-    )
-    severe = (replace(one, severity=cast(Severity, wanted.get(one.rule, one.severity))) for one in made)
-    return tuple(sorted(severe, key=lambda one: (one.rule, one.op, one.message)))
+    """What all rules say, with the severities the policy wants and the user's suppressions, sorted by rule, op and
+    message."""
+    policy = context.policy
+    able = [rule for code, rule in listed().items() if runs(code, policy)]
+    first = (each for rule in able if not _last(rule) for each in _as_the_policy_wants(rule.check(context), policy))
+    told = suppressed(first, context.facts.suppressions)
+    seen = replace(context, told=told)
+    last = (each for rule in able if _last(rule) for each in _as_the_policy_wants(rule.check(seen), policy))
+    return tuple(sorted((*told, *last), key=lambda one: (one.rule, one.op, one.message)))
+
+
+def runs(code: str, policy: Policy) -> bool:
+    """Whether the rule can say anything under the policy."""
+    return policy.lowers or not code.startswith(_LOW_FAMILIES)
+
+
+def _as_the_policy_wants(made: Iterable[Finding], policy: Policy) -> Iterator[Finding]:
+    wanted, origins = dict(policy.hazards), dict(policy.hazard_origins)
+    for one in made:
+        severity = cast(Severity, wanted.get(one.rule, one.severity))
+        if wanted.get(one.rule) != "off":
+            yield replace(one, severity=severity)
+        elif one.pins:
+            by = f"turned off by policy {origins.get(one.rule, policy.name)}"
+            yield replace(one, severity="note", overridden=by)
+
+
+def _last(rule: HazardRule) -> bool:
+    return bool(getattr(rule, "LAST", False))
+
+
+def codes() -> tuple[str, ...]:
+    """The codes of all rules, sorted."""
+    return tuple(listed())
+
+
+def nearest_code(wrong: str) -> str:
+    """The code that was probably meant: one of the same family, by its letters, then by its number."""
+    asked = wrong.upper()
+
+    def near(code: str) -> tuple[bool, float, int]:
+        number = int(asked[2:]) if asked[2:].isdigit() else 0
+        alike = difflib.SequenceMatcher(None, asked, code).ratio()
+        return (asked[:3] != code[:3], -alike, abs(int(code[2:]) - number))
+
+    return min(codes(), key=near)
 
 
 def code_of(module_name: str) -> str:

@@ -327,3 +327,21 @@ def test_a_double_written_by_the_user_keeps_its_readers() -> None:
     reads = {each.key: [o.value for o in each.operands] for each in captured(Own(), torch.randn(3)).graph.ops}
     assert reads["/add#0"] == ["x", "/to#1"]
     assert reads["/mul#0"] == ["/to#0"]
+
+
+def square(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
+def test_an_op_in_a_function_of_the_users_is_found_where_it_is_written() -> None:
+    class Helped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.relu(square(x)) + 1
+
+    sources = {each.key: each.source for each in captured(Helped(), torch.randn(3)).graph.ops}
+    found = {key: (source.function, source.text) for key, source in sources.items() if source}
+    assert found == {
+        "/mul#0": ("square", "return x * x"),
+        "/relu#0": ("forward", "return nn.functional.relu(square(x)) + 1"),
+        "/add#0": ("forward", "return nn.functional.relu(square(x)) + 1"),
+    }

@@ -19,7 +19,18 @@ import pytest
 from precision_audit import cli
 from precision_audit import report as reports
 from precision_audit.cli import config, options, terminal
-from precision_audit.records import Evidence, Finding, Graph, InputError, Meta, Plan, Policy, Report, Verification
+from precision_audit.records import (
+    Evidence,
+    Finding,
+    Graph,
+    InputError,
+    Meta,
+    Plan,
+    Policy,
+    Report,
+    Suppression,
+    Verification,
+)
 
 MODEL = """
 import torch
@@ -37,9 +48,12 @@ example_inputs = (torch.ones(16, 16),)
 """
 
 
-def finding(severity: str, rule: str = "PA101", resolved: bool = False) -> Finding:
-    evidence = Evidence("PROVED", "")
-    return Finding(rule, severity, "relu#0", "", f"{rule} said", evidence, resolved=resolved)  # type: ignore[arg-type]
+def finding(
+    severity: str, rule: str = "PA101", resolved: bool = False, basis: str = "PROVED", suppressed: bool = False
+) -> Finding:
+    evidence = Evidence(basis, "")
+    comment = Suppression("net.py", 1, 1, (rule,), "known") if suppressed else None
+    return Finding(rule, severity, "relu#0", "", f"{rule} said", evidence, resolved=resolved, suppression=comment)  # type: ignore[arg-type]
 
 
 def report(*findings: Finding, passed: bool | None = True) -> Report:
@@ -99,6 +113,7 @@ def test_exit_status(net: str, quick: SimpleNamespace, found: list[str], argumen
     ("made", "arguments", "expected"),
     [
         (report(finding("error", resolved=True)), [], 0),
+        (report(finding("error", suppressed=True)), [], 0),
         (report(passed=False), [], 1),
         (report(passed=False), ["--fail-on", "never"], 1),
         (report(passed=False), ["--exit-zero"], 0),
@@ -149,10 +164,12 @@ def test_no_inputs_prints_the_command_that_fits(
         (["net.py", "--output-format", "sarif"], ["not available in this version"]),
         (["net.py", "--output-format", "github"], ["not available in this version"]),
         (["net.py", "--baseline", "b.json"], ["--baseline", "not available in this version"]),
-        (["net.py", "--min-basis", "proved"], ["--min-basis", "not available in this version"]),
+        (["net.py", "--min-basis", "prove"], ["--min-basis", "prove"]),
         (["search", "net.py"], ["search: not available in this version"]),
         (["diff", "a.json", "b.json"], ["diff: not available in this version"]),
-        (["rule", "PA101"], ["rule: not available in this version"]),
+        (["rule", "PA508"], ["no rule 'PA508'", "did you mean PA50", "list rules"]),
+        (["rule", "unknwn op"], ["did you mean PA504, unknown op?"]),
+        (["rule"], ["CODE"]),
         (["lint", "train.py"], ["lint: not available in this version"]),
         (["net.py", "--select", "402"], ["--select 402", "PA402"]),
         (["net.py", "-o", "out.html"], ["-o out.html", "not available in this version"]),
@@ -260,6 +277,41 @@ def test_select_and_ignore_are_prefixes(
         assert capsys.readouterr().out == expected
 
 
+def test_weak_evidence_is_left_out_and_counted(
+    net: str, quick: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bases = ("PROVED", "OBSERVED", "ASSUMED")
+    quick.report = report(*(finding("error", f"PA10{i}", basis=basis) for i, basis in enumerate(bases)))
+    monkeypatch.setattr(
+        cli, "render", lambda report, *_: " ".join(f.rule for f in report.findings) + f"   {report.summary}\n"
+    )
+    for arguments, rules, left_out in (
+        ([], "PA100 PA101 PA102", ""),
+        (["--min-basis", "assumed"], "PA100 PA101 PA102", ""),
+        (["--min-basis", "observed"], "PA100 PA101", "1 left out by --min-basis observed"),
+        (["--min-basis", "proved"], "PA100", "2 left out by --min-basis proved"),
+        (
+            ["--min-basis", "proved", "--ignore", "PA100"],
+            "",
+            "2 left out by --min-basis proved, 1 left out by --ignore",
+        ),
+    ):
+        assert cli.main([net, *arguments]) == (1 if rules else 0)
+        out = capsys.readouterr().out.rstrip("\n")
+        assert out.startswith(f"{rules}   ")
+        assert out.endswith(left_out or "fine")
+
+
+def test_the_steps_that_follow_speak_of_the_findings_that_are_left(
+    net: str, quick: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = dataclasses.replace(finding("error", "PA101"), remedy="scale it")
+    quick.report = dataclasses.replace(report(broken), next_steps=("PA101 relu#0: scale it",))
+    monkeypatch.setattr(cli, "render", lambda report, *_: "|".join(report.next_steps) + "\n")
+    assert cli.main([net, "--ignore", "PA1"]) == 0
+    assert capsys.readouterr().out == "precision-audit convert net.py --policy bf16-inference -o out/\n"
+
+
 def test_a_plan_that_no_longer_holds_fails(
     net: str, quick: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,7 +332,8 @@ def test_a_cheaper_plan_is_a_note(
     monkeypatch.setattr(plan_file, "check", lambda *_: [])
     monkeypatch.setattr(plan_file, "cheaper", lambda *_: "a cheaper plan exists")
     assert cli.main([net, "--check-plan", "plan.yaml"]) == 0
-    assert "plan.yaml: a cheaper plan exists" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "plan.yaml: the plan holds\n" in said and "plan.yaml: a cheaper plan exists" in said
 
 
 def test_pyproject_is_obeyed(net: str, quick: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
@@ -421,6 +474,26 @@ def test_bad_values_are_one_line(
 def test_lists(capsys: pytest.CaptureFixture[str], what: str, row: str) -> None:
     assert cli.main(["list", what]) == 0
     assert row in capsys.readouterr().out
+
+
+def test_the_list_of_rules_says_family_and_severity(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "rules"]) == 0
+    rows = [re.split(r" {2,}", line) for line in capsys.readouterr().out.splitlines()]
+    assert ["PA504", "unknown op", "policy and coverage", "warning"] in rows
+    assert ["PA501", "unused rule", "policy and coverage", "warning, note"] in rows
+
+
+@pytest.mark.parametrize("asked", ["PA504", "pa504", "Unknown op"])
+def test_the_manual_of_a_rule(capsys: pytest.CaptureFixture[str], asked: str) -> None:
+    if asked == "Unknown op":  # a title is no code, but a near one
+        assert cli.main(["rule", asked]) == 2
+        assert "did you mean PA504, unknown op?" in capsys.readouterr().err
+        return
+    assert cli.main(["rule", asked]) == 0
+    text = capsys.readouterr().out
+    for part in ("PA504 unknown op", "Why it is a hazard:", "What to do:", "bad, what it finds:", "good, what it"):
+        assert part in text
+    assert "made: torch.Tensor = halve(self.fc(x))  # PA504" in text  # what bad() uses is shown too
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -110,6 +110,20 @@ def test_our_table_in_whatever_spelling_is_never_passed_over(tmp_path: Path, tex
         config.settings({}, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["precision_audit", "Precision-Audit", '"precision audit"', "precisionaudit"])
+def test_a_table_with_nearly_our_name_is_refused(tmp_path: Path, name: str) -> None:
+    file = write(tmp_path, 'policy = "fp32"\n', header=f"[tool.{name}]\n")
+    with pytest.raises(InputError) as error:
+        config.settings({}, tmp_path)
+    said = f"{file}:4: [tool.{name.strip(chr(34))}] is not read; expected [tool.precision-audit], rename it"
+    assert str(error.value) == said
+    assert config.settings({"isolated": True}, tmp_path).policy == "bf16-inference"
+    with pytest.raises(InputError, match="is not read"):
+        config.settings({"config": str(file)}, tmp_path)
+    write(tmp_path, 'policy = "fp16-inference"\n[tool.another]\n')  # another tool's
+    assert config.settings({}, tmp_path).policy == "fp16-inference"
+
+
 def test_a_file_in_which_tool_is_no_table(tmp_path: Path) -> None:
     other = write(tmp_path, "tool = 3\n", header="")
     assert config.settings({}, tmp_path).policy == "bf16-inference"

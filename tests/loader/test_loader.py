@@ -363,6 +363,11 @@ def test_calibration_data_is_cut_into_batches(write, tmp_path: Path) -> None:
     loaded = loader.load(write(HEAD + NET + INPUTS), calibration_data="data.npz")
     batches = [args[0] for args, _ in loaded.calibration]
     assert [batch[0, 0].item() for batch in batches] == [0, 8, 16]  # seven rows are three batches of two
+    said = "3 batches of 2 (the example's size); the last sample is left out, give a multiple of 2 to use all 7"
+    assert loaded.messages[-1] == f"calibration data data.npz: {said}"
+    numpy.savez(tmp_path / "data.npz", x=numpy.ones((6, 4), dtype="float32"))
+    loaded = loader.load(write(HEAD + NET + INPUTS), calibration_data="data.npz")
+    assert not any("calibration" in message for message in loaded.messages)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from precision_audit.records import (
     Refusal,
     Report,
     Source,
+    Suppression,
     Swap,
     Tensor,
     Verification,
@@ -165,4 +166,45 @@ def report() -> Report:
         verification=verification(),
         autocast_casts=10,
         next_steps=(f"precision-audit convert {FILE} --policy fp8-training-hopper -o out/",),
+    )
+
+
+def hazards() -> Report:
+    """The same under fp16 inference, with what the hazard rules say: open, resolved, overridden, suppressed."""
+
+    def told(rule: str, line: int, numbers: tuple[tuple[str, float], ...], message: str, **more: object) -> Finding:
+        source = Source("net.py", line, "forward", f"line {line} as written")
+        made = Finding(rule, "error", f"m/op#{line}", "m", message, Evidence("OBSERVED", "seen", numbers), source)
+        return replace(made, **more)  # type: ignore[arg-type]
+
+    beyond = (("amax", 176400.0), ("limit", 65504.0), ("batch", 2.0), ("share", 0.015625))
+    layers = tuple(
+        told(
+            "PA102",
+            52,
+            (("amax", 70000.0 + i),),
+            f"{70000 + i} inside",
+            op=f"layers.{i}/op#0",
+            module=f"layers.{i}",
+            resolved=True,
+            severity="warning",
+        )
+        for i in range(12)
+    )
+    found = (
+        told("PA101", 12, beyond, "square: up to 1.764e+05 → infinite in fp16", remedy="scale before the square"),
+        told(
+            "PA103", 30, beyond, "exp: e^12 → infinite in fp16", severity="note", overridden="turned off by policy p:9"
+        ),
+        told("PA107", 41, (), "eps 1e-12 is zero in fp16", resolved=True, remedy="eps=1e-5"),
+        *layers,
+        told("PA203", 60, (), "ids", suppression=Suppression("net.py", 60, 60, ("PA203",), "below 2048")),
+    )
+    meta = replace(report().meta, policy="fp16-inference", batches=3, notes=("sensitivity was not measured: no float",))
+    return replace(
+        report(),
+        meta=meta,
+        verdict="NOT READY",
+        summary="1 error, 0 warnings, 1 note (13 more resolved by the plan, 1 suppressed)   unresolved PA101",
+        findings=found,
     )

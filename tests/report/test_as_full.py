@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import precision_audit as pa
-from precision_audit.records import Comparison, Decision, Fold, Plan, Predicted, Report
+from precision_audit.records import Comparison, Decision, Evidence, Fold, Plan, Predicted, Report
 from precision_audit.report import as_full
 from tests.report import sample
 
@@ -118,12 +118,64 @@ def test_findings_that_differ_by_op_are_one_entry() -> None:
 
 def test_errors_come_first_and_a_finding_without_a_line_is_placed_by_its_module() -> None:
     note, warning = sample.findings()
-    error = replace(note, rule="PA301", severity="error", source=None, resolved=True, remedy="keep it high")
+    error = replace(note, rule="PA301", severity="error", source=None, remedy="keep it high")
     lines = _lines(replace(sample.report(), findings=(note, warning, error)))
     order = [line for line in lines if re.search(r" PA\d{3} ", line)]
     assert [re.findall(r"PA\d+", line)[0] for line in order] == ["PA301", "PA402", "PA401"]
-    assert order[0].startswith("fc2: PA301 error   [PROVED]")
-    assert "  fix: keep it high (the plan does this)" in lines
+    assert order[0].startswith("module fc2: PA301 error   [PROVED]")
+    assert "  fix: keep it high" in lines
+
+
+def test_what_the_plan_resolved_is_one_line_after_what_is_open() -> None:
+    note, warning = sample.findings()
+    error = replace(note, rule="PA101", severity="error", resolved=True, remedy="keep it high")
+    lines = _lines(replace(sample.report(), findings=(note, warning, error)))
+    order = [re.findall(r"PA\d+", line)[0] for line in lines if re.search(r" PA\d{3} ", line)]
+    assert order == ["PA402", "PA401", "PA101"]
+    text = "fc2: stays bf16; pad 10 to 16 to make it eligible"
+    at = lines.index("resolved by the plan, which keeps these in fp32:")
+    assert lines[at + 1] == f"  examples/01_mnist_cnn.py:34: PA101  {text}"
+    assert "  fix: keep it high" not in lines
+
+
+def test_a_warning_is_shown_with_code_evidence_and_whose_word_stands_against_its_remedy() -> None:
+    evidence = Evidence("OBSERVED", "on 3 batches", (("amax", 176400.0), ("limit", 65504.0), ("share", 0.015625)))
+    off = "turned off by policy mine.yaml:9"
+    found = replace(sample.findings()[1], evidence=evidence, overridden=off, remedy="scale first")
+    lines = _lines(replace(sample.report(), findings=(found,)))
+    assert "  code: x = self.fc1(x)" in lines
+    assert "  evidence: amax 1.764e+05, limit 65504, share 1.56 %" in lines
+    assert "  fix: scale first" in lines
+    assert f"last batch included; unresolved: {off} code:" in re.sub(r"\s+", " ", " ".join(lines))
+    assert max(map(len, lines)) <= 120
+
+
+def test_the_findings_of_a_big_model_fit_a_screen() -> None:
+    """400 findings of all kinds, no two with the same words: without -v at most 40 lines, and every one is counted."""
+    words = [f"{first}{second}" for first in "abcdefghijklmnopqrst" for second in "abcdefghijklmnopqrst"]
+    states = [{"severity": "error"}, {"severity": "warning"}, {"severity": "note"}, {"resolved": True}]
+    first = sample.findings()[1]
+    found = tuple(
+        replace(first, op=f"{word}/linear#0", module=word, message=f"{word} breaks {word}", **states[i % 4])
+        for i, word in enumerate(words)
+    )
+    report = replace(sample.report(), findings=found)
+    empty = len(_lines(replace(report, findings=())))
+    lines = _lines(report)
+    assert len(lines) - empty <= 40
+    shown = sum(" PA402 error" in line for line in lines)
+    assert shown >= 5
+    assert f"and {100 - shown} errors, 100 warnings, 100 notes more; -v lists all" in lines
+    assert "  and 95 more; -v lists all" in lines
+    assert sum("breaks" in line for line in _lines(report, verbose=True)) == 400
+
+
+def test_what_the_evidence_lacks_is_said_at_the_top() -> None:
+    report = sample.report()
+    lines = _lines(replace(report, meta=replace(report.meta, batches=0, notes=("no input was run",))))
+    assert lines[3] == "note: no input was run"
+    assert "other inputs may reach further" not in lines[2]
+    assert "(other inputs may reach further)" in re.sub(r"\s+", " ", " ".join(_lines(report)[2:4]))
 
 
 def test_what_nobody_chose_is_one_row() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from precision_audit.records import Suppression
 from precision_audit.report import as_markdown
 from tests.report import sample
 
@@ -49,7 +50,18 @@ def test_a_failed_verification_says_where() -> None:
 
 def test_many_findings_are_cut_and_counted() -> None:
     note = sample.findings()[0]
-    found = tuple(replace(note, message=f"problem {i}") for i in range(20))
+    found = tuple(replace(note, message=f"problem {'i' * i}") for i in range(1, 21))
     report = replace(sample.report(), findings=found)
-    assert "- and 12 more\n" in as_markdown.render(report)
+    assert "- and 12 notes more\n" in as_markdown.render(report)
     assert "more\n" not in as_markdown.render(report, verbose=True)
+
+
+def test_what_is_resolved_or_suppressed_is_folded_away() -> None:
+    note, warning = sample.findings()
+    comment = Suppression("net.py", 7, 8, ("PA4",), "known since May")
+    found = (replace(note, resolved=True), replace(warning, suppression=comment))
+    text = as_markdown.render(replace(sample.report(), findings=found))
+    folded = text[text.index("<details><summary>2 findings resolved or suppressed") : text.index("</details>")]
+    assert "**PA401** kept fp32 by the plan: fc2: stays bf16" in folded
+    assert "**PA402** suppressed at net.py:7: known since May: fc1: backward needs" in folded
+    assert "PA40" not in text.replace(folded, "")

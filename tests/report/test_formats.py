@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from precision_audit import report as reports
-from precision_audit.records import InputError
+from precision_audit.records import InputError, Suppression
 from tests.report import sample
 
 FOLDER = Path(reports.__file__).parent
@@ -45,10 +45,12 @@ def test_the_same_report_gives_the_same_bytes(name: str, monkeypatch: pytest.Mon
 def test_no_absolute_path(name: str) -> None:
     report = sample.report()
     source = replace(report.findings[0].source, file="/home/someone/models/net.py")
-    moved = replace(report, findings=(replace(report.findings[0], source=source),))
-    text = reports.render(moved, name)
-    assert "net.py" in text
-    assert "/home" not in text
+    comment = Suppression("/home/someone/models/net.py", 3, 3, ("PA4",), "")
+    found = replace(report.findings[0], source=source)
+    for moved in (found, replace(found, suppression=comment)):
+        text = reports.render(replace(report, findings=(moved,)), name, verbose=True)
+        assert "net.py" in text or (moved.suppression and name == "concise")
+        assert "/home" not in text
 
 
 @pytest.mark.parametrize("name", reports.formats())
@@ -68,6 +70,8 @@ def test_colours_are_for_terminals(name: str) -> None:
 )
 def test_golden(name: str, golden: str) -> None:
     assert reports.render(sample.report(), name) == (GOLDEN / golden).read_text(encoding="utf-8")
+    hazards = (GOLDEN / f"hazards_{golden}").read_text(encoding="utf-8")
+    assert reports.render(sample.hazards(), name) == hazards
 
 
 @pytest.mark.parametrize(("name", "near"), [("ful", "did you mean full"), ("markdwon", "markdown"), ("xyzzy", "json")])

@@ -109,3 +109,31 @@ def test_a_model_that_ends_the_process_is_refused() -> None:
 
     with pytest.raises(InputError, match="Ends cannot be captured whole"):
         pa.convert(Ends(), (torch.ones(2),))
+
+
+class Positions(nn.Module):
+    """The number of positions is a constant of the graph when the length was fixed."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return (x + torch.arange(x.shape[1], dtype=x.dtype)) * mask
+
+
+def test_a_size_that_was_fixed_is_refused_not_silently_wrong() -> None:
+    x, mask = torch.randn(2, 5), torch.ones(2, 5)
+    module = pa.convert(Positions(), (x, mask), policy="fp32").module
+    assert torch.equal(module(x, mask), Positions()(x, mask))
+    # size 1 would broadcast against five positions
+    with pytest.raises(ValueError, match=r"x has size 1 in dimension 1; expected 5.*dynamic_shapes=\{'x': \{1:"):
+        module(x[:, :1], mask)
+    with pytest.raises(ValueError, match="mask has 3 dimensions; expected 2"):
+        module(x, mask[None])
+
+
+def test_one_symbol_is_one_size() -> None:
+    x, mask = torch.randn(2, 5), torch.ones(2, 5)
+    length = torch.export.Dim("T", min=2)
+    module = pa.convert(Positions(), (x, mask), policy="fp32", dynamic_shapes=({1: length}, {1: length})).module
+    longer = torch.randn(2, 7)
+    assert torch.equal(module(longer, torch.ones(2, 7)), Positions()(longer, torch.ones(2, 7)))
+    with pytest.raises(ValueError, match="mask has size 1 in dimension 1; expected 7, the size of dimension 1 of x"):
+        module(longer, torch.ones(2, 1))

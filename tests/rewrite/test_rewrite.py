@@ -250,7 +250,8 @@ def test_a_cast_to_the_format_of_another_value_makes_the_chosen_one(way: str, st
     plan = {"/add#0": stream, f"/{way}#{2 if way == 'to' else 0}": normed, "b/linear#0": normed}
     weights = (Cast("b.weight", normed, ("b/linear#0",)), Cast("b.bias", normed, ("b/linear#0",)))
     first = (Cast("a/linear#0", stream, ("/add#0",)), Cast("x", stream, ("/add#0",))) if stream == "bf16" else ()
-    converted, captured = make(model, (x,), plan, (*first, *(weights if normed == "bf16" else ())))
+    last = tuple(Cast(value, "fp32", ("/add#1",)) for value in ("/add#0", "b/linear#0") if plan[value] == "bf16")
+    converted, captured = make(model, (x,), plan, (*first, *(weights if normed == "bf16" else ()), *last))
     assert [op.fixed for op in captured.graph.ops if op.key in plan] == ["", "", ""]
     y = (x.to(dtype(stream)) + model.a(x).to(dtype(stream))) if stream == "bf16" else x + model.a(x)
     wide = (y.float() * y.float().square().mean(-1, keepdim=True).rsqrt()).to(dtype(normed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from precision_audit import backends, hardware, policy, rules
+from precision_audit import backends, hardware, policy, rules, suppressions
 from precision_audit.analyse import analyse
 from precision_audit.capture import capture, private_copy, sources
 from precision_audit.decide import Decided, decide
@@ -26,6 +27,7 @@ def _run(model: nn.Module, args: tuple[Any, ...], text: str, dynamic_shapes: Any
     captured = capture(private_copy(model), args, mode=made.mode, dynamic_shapes=dynamic_shapes)
     device = hardware.device(made.device or "local")
     facts = analyse(captured, made, device, [(args, {})])
+    facts = replace(facts, suppressions=suppressions.read(captured.graph, model))
     return decide(captured.graph, made, device, backends.listed(), facts=facts)
 
 

@@ -1,0 +1,58 @@
+"""Which findings a run is asked for: `--select`, `--ignore`, `--min-basis`.
+
+Takes a finished report and the settings; gives the report with those findings, judged again, and with the number of
+those left out in its summary. The plan is never changed by it: what protects an op stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from precision_audit.cli.config import Settings
+from precision_audit.records import Finding, Policy, Report
+
+_BASES = ("assumed", "observed", "proved")  # weakest first
+
+
+def selected(report: Report, policy: Policy, settings: Settings, made_up: str, options: str) -> Report:
+    """`made_up` and `options` as `verdict.judge` and `verdict.next_steps` take them."""
+    kept = tuple(_kept(report, settings))
+    weak = sum(_is_weak(each, settings) for each in report.findings)
+    if len(kept) == len(report.findings):
+        return report
+    from precision_audit.report import verdict
+
+    judged, reasons = verdict.judge(kept, report.graph, report.plan, report.verification, policy, made_up=made_up)
+    said = {f"--min-basis {settings.min_basis}": weak, _chosen(settings): len(report.findings) - len(kept) - weak}
+    left_out = ", ".join(f"{number} left out by {option}" for option, number in said.items() if number)
+    summary = verdict.summary(judged, reasons, kept, report.plan, policy)
+    steps = verdict.next_steps(
+        judged,
+        reasons,
+        kept,
+        model=report.meta.model,
+        policy=policy.name,
+        made_up=made_up,
+        failed=report.verification.first_parting if report.verification else "",
+        options=options,
+    )
+    return replace(report, findings=kept, verdict=judged, summary=f"{summary}   {left_out}", next_steps=steps)
+
+
+def _kept(report: Report, settings: Settings) -> Iterator[Finding]:
+    for finding in report.findings:
+        wanted = finding.rule.startswith(settings.select or "PA") and not finding.rule.startswith(
+            settings.ignore or "\0"
+        )
+        if wanted and not _is_weak(finding, settings):
+            yield finding
+
+
+def _is_weak(finding: Finding, settings: Settings) -> bool:
+    return _BASES.index(finding.evidence.basis.lower()) < _BASES.index(settings.min_basis)
+
+
+def _chosen(settings: Settings) -> str:
+    names = [f"--{name}" for name in ("select", "ignore") if getattr(settings, name)]
+    return " and ".join(names)

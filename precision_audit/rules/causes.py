@@ -1,0 +1,289 @@
+"""Which kind of cause an error has that leaps at an op, and which ops must run high so that it does not.
+
+Takes a context, the walks of `upstream` and the op at which the low model parts from the captured one; gives the code
+of the rule that tells it, the op to name, the ops to pin and words for the message, or nothing where the cause belongs
+to another family. Reads records only. The order of the questions is the order of trust: what is written into the code
+(whole numbers, constants) before what the shape of the arithmetic suggests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+import torch
+
+from precision_audit.formats import dtype_of
+from precision_audit.records import Op
+from precision_audit.rules import Context
+from precision_audit.rules.upstream import MOVES, STATE, Region, Upstream
+
+Cause = tuple[str, Op, list[str], Mapping[str, str]]
+
+ANGLES = frozenset({"sin", "cos", "tan", "sinc", "special_sinc", "polar"})
+SAMPLERS = frozenset({"grid_sampler", "grid_sampler_2d", "grid_sampler_3d"})
+STEPS = frozenset({"floor", "ceil", "round", "special_round", "trunc", "fix", "frac", "fmod", "remainder"}) | {
+    "floor_divide"
+}
+DIFFERENCES = frozenset({"sub", "subtract", "rsub", "add", "diff", "lerp", "addcmul", "addcdiv"})
+# Ops that subtract inside: a mean, one product from another.
+CENTRED = frozenset({"var", "std", "var_mean", "std_mean", "cov", "corrcoef", "mean", "sum", "trace", "nanmean"}) | {
+    *("layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "batch_norm", "instance_norm", "gradient"),
+    *("_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "cross", "linalg_cross", "cdist", "dist"),
+    *("pairwise_distance", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "dot", "vdot", "det"),
+    *("linalg_det", "linalg_vecdot", "cosine_similarity", "_euclidean_dist", "_cdist_forward"),
+}
+EXPONENTIALS = frozenset(
+    {"exp", "exp2", "expm1", "softmax", "_softmax", "special_exp2", "special_expm1", "sinh", "cosh"}
+)
+LOGARITHMS = frozenset(
+    {"log", "log2", "log10", "log1p", "special_log1p", "logit", "special_logit", "xlogy", "nll_loss"}
+)
+DIVISIONS = frozenset({"div", "divide", "true_divide", "reciprocal"})
+ROOTS = frozenset({"sqrt", "rsqrt", "pow", "acos", "arccos", "asin", "arcsin", "atanh", "acosh", "float_power"})
+POLES = frozenset({"logit", "special_logit", "log1p", "special_log1p", "atanh", "arctanh", "erfinv"})  # of ones
+SQUASHERS = frozenset({"sigmoid", "special_expit", "tanh", "hardsigmoid", "softmax", "_softmax", "erf", "special_ndtr"})
+LOOKUPS = frozenset(
+    {"embedding", "index", "gather", "index_select", "take", "take_along_dim", "embedding_bag", "one_hot"}
+)
+RANKS = frozenset({"argmax", "argmin", "topk", "sort", "argsort", "max", "min"})
+CASTS = frozenset({"to", "_to_copy", "type_as"})
+_SCALES = frozenset({"mul", "div", "neg", "add", "clamp", "clamp_min"})
+_COORDINATES = frozenset({"linspace", "affine_grid_generator", "meshgrid"})
+_MAGNITUDES = frozenset({"loss", "softmax", "fft_linalg", "attention", "rnn", "transcendental_expanding"})
+
+
+class Causes:
+    def __init__(self, context: Context, upstream: Upstream) -> None:
+        self.context, self.upstream = context, upstream
+
+    def only_ranks(self, op: Op) -> bool:
+        """Whether nothing but decisions reads a function that keeps the order: what it amplifies does not matter."""
+        readers = [reader for value in op.values for reader in self.context.readers.get(value, ())]
+        return op.op in SQUASHERS | EXPONENTIALS | {"log_softmax", "_log_softmax"} and all(
+            reader.op in RANKS for reader in readers
+        )
+
+    def of(self, at: Op, lost: bool) -> Cause | None:
+        """The cause of a leap at `at`; `lost`: elements are no longer finite."""
+        if at.op in ANGLES:
+            return self.of_angle(at)
+        critical = self._critical(at)
+        region = self.upstream.region(critical, through=True)
+        whole = self._whole(region)
+        if whole is not None:
+            return "PA201", whole, self._between(whole, region, at), {}
+        if self.written(region):
+            return None
+        return self._saturated(at, region) or self._stored(at, region) or self._by_arithmetic(at, region, lost)
+
+    def decided(self, decider: Op, at: Op) -> Cause:
+        """The cause of a decision by `decider` that changed and that shows at `at`."""
+        region = self.upstream.region(self.upstream.floats(decider))
+        cast = decider if decider.op in CASTS else None
+        if cast is not None:  # x.floor().long() is decided by the floor
+            decider = next((op for op in self._ops(region) if op.op in STEPS and region.cheap[op.key] <= 2), decider)
+        pins = [*region.nearest(), decider.key]
+        whole = self._whole(region)
+        if whole is not None:
+            told = at if cast is not None and at.op in LOOKUPS else whole
+            return "PA201", told, pins, {"cast": _line(cast)}
+        if self._coordinates(region) and not region.products:
+            return "PA203", decider, pins, {}
+        crowded = next((op for op in self._ops(region) if self._crowds(op)), None)
+        notes = {"decider": decider.op, "crowded": crowded.op if crowded else ""}
+        return "PA206", crowded or decider, pins, notes
+
+    def of_angle(self, at: Op) -> Cause:
+        """The cause of an error at a sine or cosine, told where its angle is made."""
+        angle = self.context.operand(at, "angle")
+        values = [angle] if angle else self.upstream.floats(at)
+        region = self.upstream.region(values)
+        maker = self.context.maker[self.upstream.origin(values[0])]
+        told = at if maker.kind in STATE else maker
+        given = any(self._holds(key) for key in region.state if self.upstream.ops[key].kind == "input")
+        code = "PA201" if given or self._whole(region) is not None else "PA202"
+        return code, told, [*region.nearest(), at.key], {"angle": maker.key, "function": at.op}
+
+    def _saturated(self, at: Op, region: Region) -> Cause | None:
+        """A logarithm of a squashed number that rounds to one."""
+        if at.op not in LOGARITHMS and not at.op.startswith("binary_cross_entropy"):
+            return None
+        for op in self._ops(region):
+            if op.op in SQUASHERS and self.rounds_to_one(op):
+                return "PA208", at, self._between(op, region, at), {"squasher": op.key, "function": op.op}
+        return None
+
+    def _stored(self, at: Op, region: Region) -> Cause | None:
+        """What is off comes from weights and constants alone: a table, a schedule."""
+        kinds = {self.upstream.ops[key].kind for key in region.state}
+        steps = any(op.op in STEPS for op in (at, *self._ops(region)))
+        if region.products or not (region.cheap or kinds) or "input" in kinds or len(region.state) > 4:
+            return None
+        if steps or at.op in SAMPLERS:
+            return None
+        return "PA209", at, [*region.nearest(), at.key], {"stored": ", ".join(sorted(region.state)) or "constants"}
+
+    def _by_arithmetic(self, at: Op, region: Region, lost: bool) -> Cause | None:
+        pins = [*region.nearest(), at.key]
+        near = [op for op in self._ops(region) if region.cheap.get(op.key, 9) <= 4]
+        step = next((op for op in (at, *near) if op.op in STEPS), None)
+        if at.op in SAMPLERS or (self._coordinates(region) and (step or not region.products)):
+            return "PA203", at, pins, {}
+        if step is not None:
+            return "PA206", step, pins, {"decider": step.op, "crowded": ""}
+        differs = next((op for op in self._ops(region) if op.op in DIFFERENCES), None)
+        if at.op in DIFFERENCES or at.op in CENTRED or self.upstream.is_product(at):
+            raised = self._reader(at, LOGARITHMS)
+            squashed = [op for op in self._ops(region) if op.op in SQUASHERS and self.rounds_to_one(op)]
+            if raised is not None and squashed:
+                between = [*self._between(squashed[0], region, at), raised.key]
+                return "PA208", raised, between, {"squasher": squashed[0].key, "function": squashed[0].op}
+            raised = self._reader(at, EXPONENTIALS)
+            return ("PA204", at, pins, {}) if raised is None else ("PA207", raised, [*pins, raised.key], {})
+        if at.op in ROOTS | LOGARITHMS and differs is not None:
+            return "PA204", at, pins, {"difference": _line(differs)}
+        if lost and differs is None and at.op not in POLES:
+            return None  # a zero or an infinity from elsewhere: of the range, not of the accuracy
+        if at.op in EXPONENTIALS | DIVISIONS | POLES | LOGARITHMS | ROOTS or at.kind in _MAGNITUDES:
+            return "PA207", at, pins, {"difference": _line(differs) if differs else ""}
+        return ("PA204", differs, pins, {}) if differs is not None else None
+
+    def _reader(self, at: Op, functions: frozenset[str]) -> Op | None:
+        """The one of some functions that alone reads a difference: exp(a - b), log(1 - p)."""
+        queue, found = list(at.values), None
+        for value in queue:
+            for reader in self.context.readers.get(value, ()):
+                if reader.kind in MOVES or reader.op in _SCALES:
+                    queue.extend(reader.values)
+                elif reader.op in functions:
+                    found = found or reader
+                else:
+                    return None
+        return found
+
+    def _critical(self, at: Op) -> list[str]:
+        """The operands whose small errors become large ones: a denominator that is a difference, else all."""
+        values = self.upstream.floats(at)
+        below = self.context.operand(at, "other")
+        if at.op in DIVISIONS and below in values:
+            region = self.upstream.region([below])
+            if any(op.op in DIFFERENCES for op in self._ops(region)):
+                return [below]
+        return values
+
+    def _between(self, begins: Op, region: Region, at: Op) -> list[str]:
+        """From the cause to where it shows, with what makes the cause."""
+        path = self.upstream.descends(begins.values, region.nearest())
+        makers = self.upstream.region(self.upstream.floats(begins))
+        ordered = [key for key in region.nearest() if key in path]
+        return [at.key, *ordered, begins.key, *makers.nearest(products=False)]
+
+    def _ops(self, region: Region) -> list[Op]:
+        return [self.upstream.ops[key] for key in region.nearest(products=False)]
+
+    def _coordinates(self, region: Region) -> bool:
+        return any(op.op in _COORDINATES for op in self._ops(region))
+
+    def _whole(self, region: Region) -> Op | None:
+        """The first op, in graph order, that makes whole numbers which the low format does not hold."""
+        made = (op for op in self._ops(region) if self.whole(op) and op.op not in STEPS)
+        keys = {op.key for op in made if op.kind != "reduction" or op.op == "cumsum"}
+        return next((op for op in self.context.graph.ops if op.key in keys), None)
+
+    def whole(self, op: Op) -> bool:
+        """Whether it makes whole numbers that the low format rounds to others."""
+        most = self.context.low.consecutive or 0
+        if any(self._counts_to(operand.value) > most for operand in op.operands):
+            return True
+        return op.kind not in STATE and op.key not in self._filling and any(self._holds(value) for value in op.values)
+
+    def _holds(self, value: str) -> bool:
+        """Whether the value is whole numbers that the low format rounds."""
+        held, low = self.context.ranges.get(value), self.context.low
+        if held is None or not held.whole or not (low.consecutive or 0) < held.amax <= low.max_finite:
+            return False
+        return self._rounded(value, held.highest)
+
+    def carried(self, op: Op) -> Op | None:
+        """Where ids are looked up that `op` makes integers of, straight from a float input or buffer: whoever casts the
+        model and its inputs changes them, although no op of the model would. None where there is no such thing."""
+        if op.op not in CASTS or len(op.operands) != 1 or self.upstream.is_float(op.values[0]):
+            return None
+        source = self.context.maker[self.upstream.origin(op.operands[0].value)]
+        if source.kind not in STATE or not self._holds(source.key):
+            return None
+        queue = list(op.values)
+        for value in queue:
+            for reader in self.context.readers.get(value, ()):
+                if reader.op in LOOKUPS:
+                    return reader
+                if reader.kind in MOVES:
+                    queue.extend(reader.values)
+        return op
+
+    def _counts_to(self, value: str) -> float:
+        """The end of a range of integers that a float op reads as they are: positions times frequencies."""
+        maker = self.context.maker[value]
+        while maker.kind in MOVES and maker.operands and not self.upstream.is_float(value):
+            value = maker.operands[0].value
+            maker = self.context.maker[value]
+        end = dict(maker.attributes).get("end") if maker.op == "arange" else None
+        return float(end) if isinstance(end, int) and not self.upstream.is_float(value) else 0.0
+
+    def _rounded(self, value: str, highest: float) -> bool:
+        seen = self.context.beside.get(value)
+        read = any(self._drift_in(reader) > 0 for reader in self.context.readers.get(value, ()))
+        return bool(seen and seen.drift > 0) or read or self.low(highest) != highest
+
+    def _drift_in(self, op: Op) -> float:
+        return max((self.context.beside[v].drift_in for v in op.values if v in self.context.beside), default=0.0)
+
+    @cached_property
+    def _filling(self) -> frozenset[str]:
+        """Masks and fills hold whole numbers that nobody counts with."""
+        kinds = {op.key for op in self.context.graph.ops if op.kind == "scatter_write"}
+        return frozenset(kinds | {op.key for op in self.context.graph.ops if op.op in ("full", "where", "full_like")})
+
+    def low(self, number: float) -> float:
+        """`number` as the low format holds it."""
+        return float(torch.tensor(number, dtype=torch.float64).to(dtype_of(self.context.policy.low)))
+
+    def rounds_to_one(self, op: Op) -> bool:
+        """Whether what lies below one (or above minus one) comes within a step of it in the low format."""
+        step = 2 * (self.context.low.unit_roundoff or 0.0)
+        extremes = [self.context.ranges[value] for value in op.values if value in self.context.ranges]
+        return any(max(abs(held.highest), abs(held.lowest)) > 1 - step for held in extremes)
+
+    def _crowds(self, op: Op) -> bool:
+        """Whether scores come closer together by the op than their own rounding had them: near one, where a squashed
+        score moves by 1 - s for each unit of its argument z, a step of the format hides 1 / (1 - s) steps of it."""
+        if op.op not in SQUASHERS - {"softmax", "_softmax"}:
+            return False
+        inside = self.context.ranges.get(self.upstream.floats(op)[0])
+        outside = self.context.ranges.get(op.values[0])
+        if inside is None or outside is None or outside.highest > 1:
+            return False
+        return 8 * max(inside.amax, 1.0) * (1 - outside.highest) < 1
+
+    def written(self, region: Region) -> bool:
+        """Whether a number is written into the region that vanishes in the low format or there becomes one: an eps."""
+        least = self.context.low.min_subnormal or 0.0
+        for op in self._ops(region):
+            for _, number in op.attributes:
+                if isinstance(number, float) and (0 < abs(number) <= least / 2 or _below_one(number, self.low(number))):
+                    return True
+        return False
+
+
+def _below_one(number: float, held: float) -> bool:
+    return 0.5 < abs(number) < 1 and abs(held) == 1
+
+
+def _line(op: Op | None) -> str:
+    """Where the user wrote it, for a message."""
+    return "" if op is None or op.source is None else op.source.text.strip()
+
+
+def unique(keys: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(keys))

@@ -1,0 +1,119 @@
+"""What the audit has to say of each case, written down by reading the case and nothing else.
+
+`CULPRITS`: the line of the case that holds the culprit's code, by a piece of its text (several where the same mistake
+is made on several lines). `LATER`: cases whose failure lies in training or in fp8, which no rule speaks of yet; they
+are still captured and converted, under the policy named. `ALL_KEPT`: cases where nothing that computes lies outside
+the list of what must stay fp32, so that "half of the rest runs low" says nothing. `CHEAPER_HIGH`: cases where an op
+outside that list has only fp32 around it, so that running it low would add casts and save nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+POLICIES = {"fp16": "fp16-inference", "bf16": "bf16-inference", "autocast-bf16": "amp-cpu-bf16"}
+
+CULPRITS: dict[str, tuple[str, ...]] = {
+    "c01": ("r = (x + self.wo(h)).float()",),
+    "c03": ("att = torch.matmul(self.q(x), self.k(x)",),
+    "c07": ("return self.weight * (x * torch.rsqrt(",),
+    "c09": ("norm = torch.sqrt((x * x).sum(",),
+    "c10": ("return torch.matmul(att.masked_fill(~keep, -1e9)",),
+    "c12": ("s = s + torch.where(ok",),
+    "c14": ("(1.0 - mask[:, None, :]) * self.penalty",),
+    "c15": ("e = torch.exp(",),
+    "c18": ("inter = (p * target).sum(", "(p.sum((1, 2, 3)) + target.sum("),
+    "c20": (".abs().sum(-1)",),
+    "c23": ("return F.normalize(F.relu(",),
+    "c25": ("torch.sqrt(v + 1e-12)",),
+    "c27": ("return torch.log(wh + 1e-8)",),
+    "c30": ("return F.binary_cross_entropy(torch.sigmoid(",),
+    "c35": ("return rotate(self.fc(x), t * self.inv_freq)",),
+    "c38": ("ang = t.unsqueeze(-1) * self.freqs",),
+    "c40": ("return self.emb(ids) + 0.1",),
+    "c41": ("return F.grid_sample(",),
+    "c44": ("return (x - a * self.eps(x)) / (1.0 - a)",),
+    "c47": ("- mean.pow(2)",),
+    "c49": ("return torch.sqrt(d2 + 1e-6)",),
+    "c61": ("s = torch.sigmoid(self.head(",),
+    "c63": ("return logits, logits.argmax(-1)",),
+    "c64": ("return torch.exp(torch.gather(",),
+    "c66": ("out[rows] = self.fc(x[rows])",),
+    "c69": ("return self.norm(h.to(torch.float32))",),
+    "c70": ("return x + self.proj(",),
+    "c73": ("y, _ = self.rnn(x",),
+    "c76": ("h = torch.view_as_complex(",),
+    "c78": ("L = torch.linalg.cholesky(cov)",),
+    "c80": ("p = F.interpolate(self.pos",),
+    "c83": ("return self.head(torch.tanh(self.fc(self.emb(ids))))",),
+    "c92": ("return F.grid_sample(",),
+}
+
+# case → (policy to convert it under, what is needed before anything can be said of it)
+LATER: dict[str, tuple[str, str]] = {
+    "c06": ("fp16-training", "training: the forward is right, the cube is infinite only in the backward"),
+    "c31": ("bf16-training", "training: the gradient at the boundary is inf times zero"),
+    "c33": ("fp16-training", "training: the derivative of the norm divides by its square"),
+    "c51": ("bf16-training", "training: a counter stops after 256 steps"),
+    "c53": ("amp-cpu-fp16", "training: running statistics after a step"),
+    "c54": ("fp16-training", "training: the optimizer's eps"),
+    "c56": ("bf16-training", "training: the update against the weight's spacing"),
+    "c59": ("fp16-training", "training: gradients without loss scaling"),
+    "c74": ("amp-cpu-bf16", "training: the backward of a custom function"),
+    "c85": ("fp8-training-hopper", "fp8: sizes that scaled_mm refuses"),
+    "c87": ("fp8-training-hopper", "fp8: one scale per tensor and an outlier"),
+    "c88": ("fp8-training-hopper", "fp8: a cast without a scale"),
+    "c90": ("fp8-training-hopper", "fp8: storage and promotion"),
+}
+
+ALL_KEPT = frozenset({"c47", "c49", "c63", "c64", "c92"})
+
+CHEAPER_HIGH = {
+    "c27": "two differences of four numbers, of fp32 inputs and read by a division that is kept",
+    "c41": "grid_sample of two tensors that the user's own code casts to fp32, returned as fp32",
+    "c78": "the ridge 0.1 * eye that is added to a covariance that is kept",
+    "c80": "an fp32 input plus a resized grid that is kept: their sum takes one cast, they would take two",
+}
+
+
+def names() -> tuple[str, ...]:
+    """Module names of all cases and controls, by listing the folder."""
+    found = (entry.name for entry in pkgutil.iter_modules([str(Path(__file__).parent)]))
+    return tuple(sorted(name for name in found if name[0] in "ck" and name[1:3].isdigit()))
+
+
+def short(name: str) -> str:
+    """`c07` of `c07_rmsnorm_square_overflow`."""
+    return name.partition("_")[0]
+
+
+def load(name: str) -> ModuleType:
+    return importlib.import_module(f"{__package__}.{name}")
+
+
+def naive_policy(name: str) -> str:
+    """The policy that does what the case's naive conversion does; "" for a control."""
+    if short(name) in LATER:
+        return LATER[short(name)][0]
+    if short(name) == "c83":  # its own converter, which is cast to bf16 module by module
+        return "bf16-inference"
+    return POLICIES.get(load(name).EXPECT["naive"], "")
+
+
+def safe_policies(name: str) -> tuple[str, ...]:
+    """The policies that must not condemn the case. Its safe conversions to fp8 belong to the fp8 rules."""
+    return tuple(POLICIES[mode] for mode in load(name).EXPECT["safe_modes"] if mode in POLICIES)
+
+
+def culprit_lines(name: str) -> tuple[int, ...]:
+    """Numbers of the culprit's lines, from the text of the case."""
+    lines = Path(str(load(name).__file__)).read_text(encoding="utf-8").splitlines()
+    found = []
+    for piece in CULPRITS[short(name)]:
+        numbers = [number for number, text in enumerate(lines, 1) if piece in text]
+        assert len(numbers) == 1, f"{name}: {piece!r} is on {len(numbers)} lines"
+        found += numbers
+    return tuple(found)

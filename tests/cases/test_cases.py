@@ -1,0 +1,104 @@
+"""Every case of this folder: the audit under its naive policy names the culprit on the right line, the converted model
+is right and still runs low what is harmless, and what is safe is not condemned. `expected` holds the tables."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import precision_audit as pa
+from tests.cases import expected, judge
+
+NAMES = expected.names()
+CASES = tuple(name for name in NAMES if name[0] == "c" and expected.short(name) not in expected.LATER)
+LATER = tuple(name for name in NAMES if expected.short(name) in expected.LATER)
+SAFE = [(name, policy) for name in NAMES for policy in expected.safe_policies(name)]
+
+
+def test_the_tables_cover_the_folder() -> None:
+    cases = {expected.short(name) for name in NAMES if name[0] == "c"}
+    assert cases == set(expected.CULPRITS) | set(expected.LATER)
+    assert not set(expected.CULPRITS) & set(expected.LATER)
+    assert len(NAMES) == 52 and all(reason for _, reason in expected.LATER.values())
+    assert len(SAFE) == 51  # safe_modes of the cases without fp8, and three of each of six controls
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_audit_names_the_culprit_on_its_line(name: str) -> None:
+    one = judge.judged(name, expected.naive_policy(name))
+    told = one.report.findings if expected.short(name) == "c83" else one.alarms
+    about = [finding for finding in told if judge.named(name, finding, one.report)]
+    assert about, [f"{finding.rule} {finding.op}" for finding in told]
+    assert any(judge.on_line(name, finding) for finding in about), [finding.source for finding in about]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_converted_model_is_right(name: str) -> None:
+    policy = expected.naive_policy(name)
+    one = judge.judged(name, policy)
+    assert one.error <= judge.limit(name, policy)
+    assert one.flips <= 0.01
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_at_least_half_of_what_is_harmless_runs_low(name: str) -> None:
+    report = judge.judged(name, expected.naive_policy(name)).report
+    work = judge.work(name, report)
+    assert work.nothing == (expected.short(name) in expected.ALL_KEPT)
+    if expected.short(name) in expected.CHEAPER_HIGH:
+        assert not work.half_low and judge.cheaper_high(name, report) == []
+    else:
+        assert work.half_low, work
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_case_of_a_later_issue_converts(name: str) -> None:
+    report = judge.judged(name, expected.naive_policy(name)).report
+    assert report.verification is not None and report.decisions
+
+
+@pytest.mark.parametrize(("name", "policy"), SAFE)
+def test_what_is_safe_is_not_condemned(name: str, policy: str) -> None:
+    one = judge.judged(name, policy)
+    assert [f"{finding.rule} {finding.op}: {finding.message}" for finding in one.alarms] == []
+    if name[0] == "k":
+        assert one.error <= judge.limit(name, policy) and one.flips == 0
+
+
+def test_tied_weights_stay_one_parameter() -> None:
+    (name,) = (name for name in NAMES if expected.short(name) == "c83")
+    case = expected.load(name)
+    for policy in ("bf16-inference", "bf16-training"):
+        module = pa.convert(case.build_model(), case.example_inputs(), policy=policy, verify=False).module
+        tied = {id(module.get_parameter(path)) for path in case.EXPECT["tied"][0]}
+        assert len(tied) == 1
+        stored = {tensor.untyped_storage().data_ptr() for tensor in module.state_dict().values() if tensor.ndim == 2}
+        assert len(stored) == 2  # fc.weight and the one that is shared
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_case_fails_as_it_says(name: str) -> None:
+    """The naive conversion is wrong here, too: eager, without this package; else the case would prove nothing."""
+    case = expected.load(name)
+    mode = case.EXPECT["naive"]
+    if mode == "custom":
+        assert case.custom_check()[0]
+        return
+    with torch.no_grad():
+        wanted = list(judge.tensors(case.build_model().eval()(*case.example_inputs())))
+        try:
+            given = list(judge.tensors(_naive(case, mode)))
+        except RuntimeError as error:
+            assert case.EXPECT["symptom"] == "crash" and case.EXPECT["error"] in str(error)
+            return
+    worst = max(judge.difference(high, low) for high, low in zip(wanted, given, strict=True))
+    assert worst > judge.limit(name, expected.naive_policy(name))
+
+
+def _naive(case: object, mode: str) -> object:
+    model, args = case.build_model().eval(), case.example_inputs()  # type: ignore[attr-defined]
+    if mode == "autocast-bf16":
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(*args)
+    low = {"fp16": torch.float16, "bf16": torch.bfloat16}[mode]
+    return model.to(low)(*(each.to(low) if each.is_floating_point() else each for each in args))
