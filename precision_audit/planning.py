@@ -50,8 +50,10 @@ def planned(
     if policy.autocast:
         decisions, made = autocast.propagate(graph, policy)
         made = given or made
-        found = _resolved(decided.findings, made, graph)  # what autocast itself keeps high is no hazard under it
-        return Planned(decisions, made, tuple(each for each in found if not each.resolved))
+        found = _resolved(decided.findings, made, graph)
+        # what autocast itself keeps high is no hazard under it; what a rule calls resolved the conversion mends
+        stays = (new for old, new in zip(decided.findings, found, strict=True) if old.resolved or not new.resolved)
+        return Planned(decisions, made, tuple(stays))
     made = given or cheapest(graph, decided, policy, hardware)
     decisions = settle(decided.decisions, made)
     found = _overridden(_resolved(decided.findings, made, graph), decisions)

@@ -33,6 +33,8 @@ class Carried:
     def __init__(self, captured: Captured, low: torch.dtype, autocast: str) -> None:
         self._root, self._low, self._autocast = captured.root, low, autocast
         self._limit = torch.finfo(low).max
+        made = (op for op in captured.graph.ops if op.kind == "constant" and op.follows)  # tensor(…, dtype=x.dtype)
+        self._made_alike = {captured.nodes[op.key] for op in made}
         self.now: Values = {}
         self.was: Values = {}
         self.unsure: set[fx.Node] = set()
@@ -54,7 +56,8 @@ class Carried:
 
     def given(self, node: fx.Node) -> Any:
         """An input or a piece of state in the converted model."""
-        stays = bool(self._autocast) or (node.op == "get_attr" and not self._is_state(str(node.target)))
+        made = node.op == "get_attr" and not self._is_state(str(node.target))
+        stays = bool(self._autocast) or (made and node not in self._made_alike)
         was = self.was[node]
         return was if stays or not is_float(was) else self.fake(was, self._low)
 

@@ -54,8 +54,10 @@ class Deltas:
             return None
         one, other = made.detach().to(expected.dtype), expected.detach()
         apart = one - other
-        beyond = other.abs() > torch.finfo(made.dtype).max
-        if bool(beyond.any()) or not bool(torch.isfinite(apart).all()):
+        limit = torch.finfo(made.dtype).max
+        lowest, highest = (float(each) for each in other.aminmax()) if other.numel() else (0.0, 0.0)
+        if not (-limit <= lowest and highest <= limit) or not math.isfinite(float(apart.sum())):
+            beyond = other.abs() > limit
             # Equal infinities (a mask's) differ by nothing; nor does a mask of finfo.min that became the low format's,
             # or a limit that saturated: it stands for "very much", and how much makes no difference.
             same = (one == other) | (torch.isnan(one) & torch.isnan(other)) | (beyond & torch.isfinite(one))

@@ -148,9 +148,10 @@ class _Ledger:
 def _squares(gradients: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     """For one probe and readers in rows: Σ_i of products of two rows, and products of Σ_i of rows."""
     products = gradients * delta
-    if not bool(torch.isfinite(delta).all()):  # lost in the low format; where nothing depends on it, no matter
-        products = torch.where(gradients == 0, torch.zeros_like(products), products)
     sums = products.sum(1).double()
+    if not bool(torch.isfinite(sums).all()):  # lost in the low format; where nothing depends on it, no matter
+        products = torch.where(gradients == 0, torch.zeros_like(products), products)
+        sums = products.sum(1).double()
     return (products @ products.T).double(), torch.outer(sums, sums)
 
 

@@ -79,7 +79,7 @@ def capture(
     assert in_spec is not None and out_spec is not None
     regions.flatten(root, notes)
     follows: frozenset[fx.Node] = frozenset()
-    if isinstance(model, nn.Module) and origins.has_literals(root.graph):
+    if isinstance(model, nn.Module) and origins.has_literals(root):
         follows = origins.following(root, lambda: _double_graph(model, args, kwargs, dynamic_shapes), notes)
     notes.extend(_closed(root.graph, dynamic_shapes))
     labels = _symbol_names(root.graph, dynamic_shapes)

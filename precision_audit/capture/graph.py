@@ -92,7 +92,8 @@ def _op_of(
     if node.op == "placeholder":
         return _state_op(node, namer, str(node.target), "input")
     if node.op == "get_attr":
-        return _state_op(node, namer, str(node.target), _state_kind(root, str(node.target)), _attribute(root, node))
+        made = _state_op(node, namer, str(node.target), _state_kind(root, str(node.target)), _attribute(root, node))
+        return dataclasses.replace(made, follows=follows) if made else None
     if node.op != "call_function" or is_marker(node):
         return None
     outputs = _outputs(node.meta.get("val"), namer)

@@ -33,9 +33,22 @@ _LIMITS = frozenset(
 TAKEN_AS_WRITTEN = "formats are taken as written"  # begins every note that says no literal is known to follow
 
 
-def has_literals(graph: fx.Graph) -> bool:
-    """Whether a second capture can tell anything: some op holds a float format or a format's limit as a literal."""
-    return any(_is_literal(leaf) for node in graph.nodes for leaf in _leaves(node))
+def has_literals(root: fx.GraphModule) -> bool:
+    """Whether a second capture can tell anything: some op holds a float format or a format's limit as a literal, or a
+    tensor was made in forward."""
+    return any(_is_literal(leaf) for node in root.graph.nodes for leaf in _leaves(node)) or any(
+        _is_made(root, node) for node in root.graph.nodes
+    )
+
+
+def _is_made(root: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether the node reads a float tensor that is neither a parameter nor a buffer."""
+    if node.op != "get_attr" or not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    owner, _, name = str(node.target).rpartition(".")
+    module = root.get_submodule(owner)
+    state = name in module._parameters or name in module._buffers
+    return not state and bool(node.meta["val"].is_floating_point())
 
 
 def as_double(
@@ -108,7 +121,16 @@ def following(root: fx.GraphModule, double: Callable[[], fx.Graph], notes: list[
         notes.append(f"{TAKEN_AS_WRITTEN}: the model takes another path in fp64 (it asks for x.dtype)")
         return frozenset()
     _reconnect(ours, theirs)
-    return frozenset(mine for mine, twin in zip(ours, theirs, strict=True) if _literals(mine) != _literals(twin))
+    return frozenset(
+        mine
+        for mine, twin in zip(ours, theirs, strict=True)
+        if _literals(mine) != _literals(twin) or (_is_made(root, mine) and _kind(mine) != _kind(twin))
+    )
+
+
+def _kind(node: fx.Node) -> torch.dtype:
+    kind: torch.dtype = node.meta["val"].dtype
+    return kind
 
 
 def _reconnect(ours: Sequence[fx.Node], theirs: Sequence[fx.Node]) -> None:

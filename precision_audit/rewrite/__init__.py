@@ -42,7 +42,7 @@ def rewrite(
     """The converted module over both captured modes (or the one there is)."""
     folds = [each for plan in plans.values() for each in plan.folds]
     state = cloned_state([captured.root for captured in captures.values()], share_parameters, folds)
-    paths = copy_paths(state.module, folds)
+    paths = copy_paths(state.module, folds, {swap.module for plan in plans.values() for swap in plan.swaps})
     sides, copies = {}, {}
     for (mode, captured), renamed in zip(captures.items(), state.renamed, strict=True):
         plan = plans[mode]

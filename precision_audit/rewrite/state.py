@@ -8,7 +8,7 @@ captured root.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,13 +54,14 @@ def cloned_state(roots: Sequence[fx.GraphModule], share: bool, folds: Iterable[F
     return State(tree, tuple(renamed))
 
 
-def copy_paths(state: nn.Module, folds: Iterable[Fold]) -> dict[tuple[str, str], str]:
+def copy_paths(state: nn.Module, folds: Iterable[Fold], swapped: Collection[str] = ()) -> dict[tuple[str, str], str]:
     """Where the low copy of a parameter goes that is also read in the high format, by value and format: beside it,
-    under a name that the model has not."""
+    under a name that the model has not; at the top where the module that holds it is swapped for another."""
     paths: dict[tuple[str, str], str] = {}
     for each in folds:
         if each.copy and (each.value, each.to) not in paths:
-            path = f"{each.value}_{each.to}"
+            name = each.value.replace(".", "_") if each.value.rpartition(".")[0] in swapped else each.value
+            path = f"{name}_{each.to}"
             while _holds(state, path) or path in paths.values():
                 path += "_"
             paths[each.value, each.to] = path

@@ -103,6 +103,11 @@ class Context:
         return {value: tensor for op in self.graph.ops for value, tensor in zip(op.values, op.outputs, strict=True)}
 
     @cached_property
+    def shared(self) -> dict[str, Any]:
+        """What several rules work out of one context, under the name of the module that does."""
+        return {}
+
+    @cached_property
     def ranges(self) -> Mapping[str, Range]:
         """By value."""
         return {each.value: each for each in self.facts.ranges}

@@ -45,14 +45,11 @@ class Leap:
         return min(self.error, self.output)
 
 
-_LATEST: list[tuple[Context, tuple[Leap, ...]]] = []  # the last context's, for the next rule that asks
-
-
 def leaps(context: Context, code: str) -> Iterator[Leap]:
     """The leaps that rule `code` tells."""
-    if not _LATEST or _LATEST[0][0] is not context:
-        _LATEST[:] = [(context, tuple(_Search(context).run()) if at_stake(context) else ())]
-    return (leap for leap in _LATEST[0][1] if leap.code == code)
+    if __name__ not in context.shared:
+        context.shared[__name__] = tuple(_Search(context).run()) if at_stake(context) else ()
+    return (leap for leap in context.shared[__name__] if leap.code == code)
 
 
 def at_stake(context: Context) -> bool:

@@ -2,7 +2,8 @@
 
 Takes what `reach` found and the words of one rule; gives the finding with its numbers, severity and pins. Severity is
 error where something finite is lost or torch refuses the number, warning where the infinity that comes of it says what
-the number said (a mask before a softmax), and note where the user himself keeps the arithmetic in the high format.
+the number said (a mask before a softmax) or made no difference on the example (before a tanh), and note where the user
+himself keeps the arithmetic in the high format, or an exponential ends as a sigmoid's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from precision_audit.records import Evidence, Finding, Severity
 from precision_audit.rules import Context, found
 from precision_audit.rules.limits import overflows_at, share_beyond
 from precision_audit.rules.reach import REFUSES, Origin, base, of_rule
+
+_EXPONENTIAL = "PA103"  # one over one plus infinity is how a sigmoid is written out
 
 
 def overflowing(
@@ -33,9 +36,9 @@ def overflowing(
 
 
 def severity(origin: Origin) -> Severity:
-    if origin.shielded:
+    if origin.shielded or (origin.harmless and origin.rule == _EXPONENTIAL):
         return "note"
-    if refused(origin) or not origin.absorbed:
+    if refused(origin) or not (origin.absorbed or origin.harmless):
         return "error"
     return "warning"
 
@@ -55,6 +58,8 @@ def outcome(origin: Origin, context: Context) -> str:
         return f"{base(origin.op)} raises in {low}: the value cannot be converted without overflow"
     if origin.absorbed:
         return f"-inf in {low}; a row that is masked as a whole becomes NaN"
+    if origin.harmless:
+        return f"infinite in {low}; on the example what reads it makes the same of it"
     return f"infinite in {low}"
 
 

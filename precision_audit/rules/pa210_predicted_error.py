@@ -62,9 +62,10 @@ def _may_run_low(context: Context) -> list[str]:
 
 
 def _seen(context: Context, tolerance: float) -> bool:
-    """Whether the model run wholly low is off by anything like it: a prediction is to first order only."""
+    """Whether the model run wholly low is off by so much too: a prediction is to first order only, good to a factor of
+    two at worst."""
     drifts = [context.beside[value].drift for value in context.graph.outputs if value in context.beside]
-    return not drifts or max(drifts) >= tolerance / 2
+    return not drifts or max(drifts) > tolerance
 
 
 def _few(context: Context, low: Sequence[str], pins: Sequence[str]) -> bool:

@@ -33,8 +33,7 @@ def check(context: Context) -> Iterator[Finding]:
             evidence(context, trap),
             remedy=_remedy(op, because),
         )
-        # Whatever the plan chooses, it casts operands that must agree.
-        yield replace(made, resolved=trap.way == "cast")
+        yield replace(made, resolved=True)  # whatever the plan chooses, it casts operands that must agree
 
 
 def _remedy(op: Op, because: str) -> str:

@@ -22,6 +22,7 @@ from precision_audit import ops
 from precision_audit.formats import FORMATS, is_float
 from precision_audit.records import Op, Range
 from precision_audit.rules import Context
+from precision_audit.rules.absorption import absorbed, harmless
 from precision_audit.rules.limits import overflows_at
 
 STATE = ("parameter", "buffer", "constant", "input")
@@ -51,6 +52,7 @@ class Origin:
     literal: float | None = None
     lost: int = 0
     absorbed: bool = False  # every reader takes the infinity for what the number meant: a mask before softmax
+    harmless: bool = False  # on the example the readers made of it what they make of the number: 1 / (1 + exp(x))
 
 
 def base(op: Op) -> str:
@@ -252,34 +254,9 @@ class Reach:
         shielded = bool(op.values) and all(each in self.shielded for each in op.values)
         seen = self.context.ranges.get(value)
         lost = max((self.lost(each) for each in op.values), default=0)
-        return Origin(rule, op, value, seen, pins, shielded, literal, lost, self._absorbed(op, seen))
-
-    def _subtracted(self, value: str) -> bool:
-        """Whether the value is only ever taken from something."""
-        readers = self.context.readers.get(value, ())
-        return bool(readers) and all(base(op) == "sub" and op.operands[0].value != value for op in readers)
-
-    def _absorbed(self, op: Op, seen: Range | None) -> bool:
-        """Only minus infinity comes of it, and it is lost again before anything else reads it: what a mask means."""
-        if seen is None or not self.context.beside:
-            return False
-        if seen.highest >= self.limit and not all(self._subtracted(value) for value in op.values):
-            return False
-        waiting, known = list(op.values), set(op.values)
-        while waiting:
-            value = waiting.pop()
-            if value in self.context.graph.outputs:
-                return False
-            for reader in self.context.readers.get(value, ()):
-                for made in reader.values:
-                    if made in known or not is_float(self.context.tensors[made].format):
-                        continue
-                    if self.far(made) and self.context.ranges[made].highest < self.limit:
-                        known.add(made)
-                        waiting.append(made)
-                    elif self.lost(made) or self.far(made):
-                        return False
-        return True
+        return Origin(
+            rule, op, value, seen, pins, shielded, literal, lost, absorbed(self, op, seen), harmless(self.context, op)
+        )
 
 
 def _scales(op: Op, value: str) -> bool:
@@ -296,4 +273,6 @@ def of_rule(context: Context, code: str) -> Iterator[Origin]:
     """The origins that the rule `code` reports; none in a format that has the captured one's range throughout."""
     if FORMATS.get(context.policy.low) is None or context.policy.low == context.policy.high:
         return iter(())
-    return (origin for origin in Reach(context).origins() if origin.rule == code)
+    if __name__ not in context.shared:
+        context.shared[__name__] = tuple(Reach(context).origins())
+    return (origin for origin in context.shared[__name__] if origin.rule == code)

@@ -179,11 +179,13 @@ class Vanish:
                 if reader.key in found:
                     continue
                 found[reader.key] = reader
-                for value in reader.values:
-                    seen = self.context.ranges.get(value)
-                    if seen is not None and 0 < seen.amax <= (self.context.low.min_normal or 0.0):
-                        waiting.append(value)
+                waiting.extend(value for value in reader.values if self._is_small(value))
         return tuple(found.values())
+
+    def _is_small(self, value: str) -> bool:
+        """Whether the value lies below the low format's normal numbers as a whole."""
+        seen = self.context.ranges.get(value)
+        return seen is not None and 0 < seen.amax <= (self.context.low.min_normal or 0.0)
 
     def pins_of(self, *sites: Site) -> tuple[str, ...]:
         """What makes the guarded number and its guard, up to the singular op, and what reads infinity after it."""
@@ -196,8 +198,16 @@ class Vanish:
         return tuple(op.key for op in self.context.graph.ops if op.key in pinned)
 
     def pins(self, *groups: tuple[Op, ...]) -> tuple[str, ...]:
-        """Keys of those ops that could run low, in graph order; a view at the far end moves rounded numbers anyway."""
-        wanted = {op.key for group in groups for op in group if self.reach.free(op)}
+        """Keys of those ops that could run low, in graph order, and of whatever else reads the small numbers they read:
+        a value rounded away for one reader must not be for another. A view at the far end moves rounded numbers
+        anyway."""
+        chosen = {op.key: op for group in groups for op in group}
+        for op in list(chosen.values()):
+            for operand in op.operands:
+                maker = self.context.maker.get(operand.value)
+                if maker is not None and self._is_small(operand.value):
+                    chosen.update((reader.key, reader) for reader in self.readers_of_small(maker))
+        wanted = {key for key, op in chosen.items() if self.reach.free(op)}
         return tuple(op.key for op in self.context.graph.ops if op.key in wanted)
 
     def shielded(self, op: Op) -> bool:

@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import precision_audit as pa
 from precision_audit.backends.torchao_float8 import RECIPES
+from precision_audit.policy import parse
 from tests.backends.swapped import swapped_net
 
 
@@ -58,3 +60,34 @@ def test_ties_and_calls_survive() -> None:
     assert module.get_submodule("table").weight is module.get_submodule("embedding").weight
     calls = [node.target for node in module.graph.nodes if node.op == "call_module"]
     assert calls == ["mix", "mix", "table"]
+
+
+TIED = """\
+name: tied
+mode: inference
+formats: {high: fp32, low: bf16}
+rules:
+  - {name: linears, op: linear, class: fp8-eligible, backend: torchao}
+  - {name: rest, class: safe-in-bf16}
+"""
+
+
+def test_a_weight_of_a_swapped_linear_that_is_also_read_low() -> None:
+    """The low copy cannot lie in the module that the swap replaces."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(64, 32), nn.Linear(32, 64, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.head(self.table(ids))
+            return y
+
+    model, ids = Tied(), torch.arange(64).reshape(4, 16)
+    made = pa.convert(model, (ids,), policy=parse(TIED), verify=False)
+    assert [swap.module for swap in made.plan.swaps] == ["head"]
+    assert any(fold.copy and fold.consumers == ("table/embedding#0",) for fold in made.plan.folds)
+    expected, found = model(ids), made.module(ids)
+    assert (found - expected).norm() / expected.norm() < 0.1  # e4m3 carries 2^-4

@@ -345,3 +345,17 @@ def test_an_op_in_a_function_of_the_users_is_found_where_it_is_written() -> None
         "/relu#0": ("forward", "return nn.functional.relu(square(x)) + 1"),
         "/add#0": ("forward", "return nn.functional.relu(square(x)) + 1"),
     }
+
+
+def test_a_tensor_made_in_forward_follows_the_input_where_the_code_says_so() -> None:
+    class Made(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.plain = torch.tensor([5.0, 6.0])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * torch.tensor([1.0, 0.5], dtype=x.dtype) + torch.tensor([3.0, 4.0]) + self.plain
+
+    follows = {each.key: each.follows for each in captured(Made(), torch.randn(3, 2)).graph.ops}
+    constants = {key: value for key, value in follows.items() if "/" not in key and key != "x"}
+    assert constants == {"lifted_tensor_0": True, "lifted_tensor_1": False, "plain": False}
