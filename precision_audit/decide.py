@@ -84,6 +84,12 @@ def decide(
     return Decided(decisions, context.swaps, context.refusals, rules.findings(context))
 
 
+def decisions_alone(graph: Graph, policy: Policy, hardware: Hardware) -> tuple[Decision, ...]:
+    """Decisions without swaps and without looking for hazards."""
+    judge = _Judge(graph, policy, hardware, {}, {})
+    return tuple(judge.decision(op) for op in computed(graph))
+
+
 def computed(graph: Graph) -> Iterator[Op]:
     """The ops that compute something: all but inputs, parameters, buffers and constants."""
     return (op for op in graph.ops if op.kind not in STATE)

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_audit import autocast, backends
-from precision_audit.decide import Decided, decide
+from precision_audit.analyse.predicted_error import predicted_error
+from precision_audit.decide import decide
 from precision_audit.formats import is_float
 from precision_audit.plan import file as plan_file
 from precision_audit.plan import plan as cheapest
 from precision_audit.plan import settle
-from precision_audit.records import NO_FACTS, Decision, Facts, Finding, Graph, Hardware, InputError, Plan, Policy, Rule
+from precision_audit.records import NO_FACTS, Decision, Facts, Finding, Graph, Hardware, InputError, Plan, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +55,10 @@ def planned(
         # what autocast itself keeps high is no hazard under it; what a rule calls resolved the conversion mends
         stays = (new for old, new in zip(decided.findings, found, strict=True) if old.resolved or not new.resolved)
         return Planned(decisions, made, tuple(stays))
-    made = given or cheapest(graph, decided, policy, hardware)
+    made = _with_error(given or cheapest(graph, decided, policy, hardware), graph, facts)
     decisions = settle(decided.decisions, made)
     found = _overridden(_resolved(decided.findings, made, graph), decisions)
     return Planned(decisions, made, found)
-
-
-def everything_low(graph: Graph, policy: Policy, hardware: Hardware) -> Plan | None:
-    """Plain low precision: every op that has a low kernel runs low. None where a policy has no low format."""
-    if policy.low == policy.high:
-        return None
-    low = Rule("everything", "plain", f"safe-in-{policy.low}")
-    plain = replace(policy, name=f"plain {policy.low}", rules=(low,), autocast="", casts="shared", keep_io_types=True)
-    return cheapest(graph, Decided(decide(graph, plain, hardware, {}).decisions, (), (), ()), plain, hardware)
 
 
 def fitting_plan(committed: str | Path | Plan | None, policy: Policy) -> Plan | None:
@@ -80,6 +72,14 @@ def fitting_plan(committed: str | Path | Plan | None, policy: Policy) -> Plan | 
             f"give a policy of mode {made.mode}, or write a plan under this one with --write-plan"
         )
     return made
+
+
+def _with_error(made: Plan, graph: Graph, facts: Facts) -> Plan:
+    """The plan with the error that the shares predict of it."""
+    if made.predicted is None or not facts.shares:
+        return made
+    error = predicted_error(facts.shares, made, graph)
+    return replace(made, predicted=replace(made.predicted, error_share=error**2))
 
 
 def _resolved(findings: Iterable[Finding], made: Plan, graph: Graph) -> tuple[Finding, ...]:

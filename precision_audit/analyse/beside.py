@@ -26,7 +26,7 @@ from precision_audit.ambient import restored_on_error
 from precision_audit.analyse.deltas import Deltas
 from precision_audit.capture import Captured
 from precision_audit.formats import format_of
-from precision_audit.planning import everything_low
+from precision_audit.plain import everything_low
 from precision_audit.records import Beside, Hardware, Policy, Swap
 from precision_audit.rewrite import rewrite, unchanged
 from precision_audit.rewrite.converted import Converted

@@ -32,8 +32,8 @@ from precision_audit.analyse.twin import Twin, probed_values, read_apart
 from precision_audit.capture import Captured
 from precision_audit.decide import decide
 from precision_audit.formats import bytes_of, dtype_of, is_float
+from precision_audit.plain import everything_low
 from precision_audit.plan.reading import Reader, Readings, readings
-from precision_audit.planning import everything_low
 from precision_audit.records import Graph, Hardware, Plan, Policy, Share, Swap
 from precision_audit.rewrite import rewrite
 from precision_audit.verify.runs import Batch, Conditions, without_trace

@@ -77,6 +77,7 @@ def _plan_lines(report: Report, verbose: bool) -> Iterator[str]:
         yield (
             f"predicted, not measured: {predicted.seconds:.3g} s against {predicted.seconds_high:.3g} s all in "
             f"{report.plan.high}; casts {predicted.cast_seconds:.2g} s, {phrases.size(predicted.cast_bytes)}"
+            + (f"; relative error of the outputs {predicted.error_share**0.5:.2g}" if predicted.error_share else "")
         )
 
 

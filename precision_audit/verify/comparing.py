@@ -15,7 +15,8 @@ from torch import nn
 
 from precision_audit.capture import Captured, set_mode
 from precision_audit.capture.containers import without_cache
-from precision_audit.planning import Planned, everything_low
+from precision_audit.plain import everything_low
+from precision_audit.planning import Planned
 from precision_audit.records import Hardware, InputError, Mode, Policy, Verification
 from precision_audit.report.provenance import emulated
 from precision_audit.rewrite import rewrite, unchanged

@@ -14,8 +14,8 @@ from precision_audit.analyse.sensitivity import sensitivity
 from precision_audit.capture import Captured, capture, private_copy
 from precision_audit.decide import Decided, decide
 from precision_audit.hardware import device
+from precision_audit.plain import everything_low
 from precision_audit.plan import plan as cheapest
-from precision_audit.planning import everything_low
 from precision_audit.records import Beside, Decision, Mode, Plan, Policy, Rule, Share, Swap
 from precision_audit.rewrite import rewrite, unchanged
 
