@@ -169,7 +169,8 @@ def run(request: Request) -> tuple[Report, Converted | None]:
     meta = provenance_of(original, policy, hardware, device_from, made[policy.mode].plan, facts, batches, said)
     meta = replace(meta, weights_digest=weights_digest)
     graph = captures[policy.mode].graph
-    return assemble(graph, made[policy.mode], verification, policy, meta, said, hardware.kernels), converted
+    report = assemble(graph, made[policy.mode], verification, policy, meta, said, hardware.kernels)
+    return replace(report, facts=facts), converted
 
 
 def _plans(

@@ -499,6 +499,7 @@ class Report:
     verification: Verification | None
     autocast_casts: int = 0  # casts torch.autocast would make on the same graph
     next_steps: tuple[str, ...] = field(default=())
+    facts: Facts = field(default=NO_FACTS, metadata={"written": False})  # what the findings rest on; in no file
 
 
 class InputError(Exception):

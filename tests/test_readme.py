@@ -51,6 +51,8 @@ def test_the_python_of_the_readme_runs_as_one_program() -> None:
     assert lines[0] == "READY"
     assert "('0/linear#0', 'bf16')" in lines[1]
     assert lines[2] == "torch.float32 2 torch.bfloat16"
+    assert any(line.startswith("x: ") or ": up to " in line for line in lines)
+    assert any("e5m3b12: 0.0% too large" in line for line in lines)
 
 
 def test_the_policy_of_the_readme_loads() -> None:

@@ -1,7 +1,7 @@
 """Which share of a value's elements a format loses: beyond its range, or to zero.
 
-Takes a `Range` (all batches) or a tensor, and a format: a row of `formats.FORMATS`, or one made by `formats.custom`;
-gives a `Fit`. Shares are of all elements seen, NaN and infinities included in the whole but in neither share.
+Takes a `Range` (all batches) or a tensor, and a format: a row of `formats.FORMATS`, one made by `formats.custom`, or the
+name of either (`fp16`, `e5m3b12`); gives a `Fit`. Shares are of all elements seen, NaN and infinities included in the whole but in neither share.
 
     overflow   magnitude rounds beyond the largest number, to nearest, ties to even: from the largest plus half a step
     underflow  not zero, rounds to zero: up to half the smallest number, a tie included, since zero is even
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from precision_audit.formats import FORMATS, Format
+from precision_audit.formats import FORMATS, Format, named
 from precision_audit.records import Range
 
 _RESOLVED = 7  # ones at the head of a mantissa up to which `Range.upper` counts

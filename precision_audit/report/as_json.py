@@ -1,4 +1,4 @@
-"""The report as JSON, version 1: the names of `records.py`, every record whole.
+"""The report as JSON, version 1: the names of `records.py`, every record whole but for `Report.facts`.
 
 Takes a `Report`; gives JSON that any parser accepts: a number that JSON cannot hold is one of the strings "inf",
 "-inf", "nan". A record is an object; pairs whose first half is a name (`versions`, `tolerances`, `symbols`,
@@ -115,7 +115,7 @@ def _record(value: dict[str, Any], record: Any) -> Any:
 @functools.cache
 def _fields(record: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(record)
-    return {each.name: hints[each.name] for each in dataclasses.fields(record)}
+    return {each.name: hints[each.name] for each in dataclasses.fields(record) if each.metadata.get("written", True)}
 
 
 def _is_union(hint: Any) -> bool:
