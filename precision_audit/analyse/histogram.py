@@ -1,7 +1,8 @@
 """Which share of a value's elements a format loses: beyond its range, or to zero.
 
-Takes a `Range` (all batches) or a tensor, and a format: a row of `formats.FORMATS`, one made by `formats.custom`, or the
-name of either (`fp16`, `e5m3b12`); gives a `Fit`. Shares are of all elements seen, NaN and infinities included in the whole but in neither share.
+Takes a `Range` (all batches) or a tensor, and a format: a row of `formats.FORMATS`, one made by `formats.custom`, or
+the name of either (`fp16`, `e5m3b12`); gives a `Fit`. Shares are of all elements seen, NaN and infinities included in
+the whole but in neither share.
 
     overflow   magnitude rounds beyond the largest number, to nearest, ties to even: from the largest plus half a step
     underflow  not zero, rounds to zero: up to half the smallest number, a tie included, since zero is even
@@ -101,7 +102,7 @@ def points(formats: Iterable[Format] = tuple(FORMATS.values())) -> tuple[float, 
 
 
 def _row(format: str | Format) -> Format:
-    return format if isinstance(format, Format) else FORMATS[format]
+    return format if isinstance(format, Format) else named(format)
 
 
 def _rounds_beyond(format: Format, largest: float) -> float:
