@@ -36,7 +36,10 @@ readme: rules
 	$(BIN)/python -m tests.write_readme
 
 benchmark: install
-	$(BIN)/python tests/benchmarks/versus_autocast.py
+	$(BIN)/python -m tests.benchmarks.versus_autocast
+	$(BIN)/python -m tests.benchmarks.cost_of_tool
+	$(BIN)/python -m tests.benchmarks.cost_of_evidence
+	$(BIN)/python -m tests.benchmarks.predicted_error --only suite
 
 clean:
 	rm -rf .venv out
