@@ -52,10 +52,15 @@ def assemble(
             model=meta.model,
             policy=policy.name,
             made_up=made_up,
-            failed=verification.first_parting if verification else "",
+            failed=_lowered(verification.first_parting, made.plan) if verification else "",
             options=said.get("options", ""),
         ),
     )
+
+
+def _lowered(key: str, plan: Plan) -> str:
+    """The op, if the plan runs it low: to keep high what is high already helps nobody."""
+    return key if dict(plan.formats).get(key, plan.low) != plan.high else ""
 
 
 def provenance_of(

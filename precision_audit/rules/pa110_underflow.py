@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_audit.records import Evidence, Finding, Op
+from precision_audit.records import Beside, Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.reach import base
 from precision_audit.rules.vanish import LOGS, Vanish
 
 _GARBAGE = 0.1  # relative error from which a result says nothing any more
+_CHANGED = 0.01  # share of integers from which they say something else
 
 
 def check(context: Context) -> Iterator[Finding]:
@@ -87,7 +88,7 @@ def _garbage(vanish: Vanish, op: Op) -> Finding:
             (("amax", amax), ("limit", low.min_normal or 0.0), ("error", fresh)),
         ),
         remedy="scale the numbers up first, or keep them in high precision until they are back in range",
-        pins=vanish.pins((op,), vanish.readers_of_small(op)),
+        pins=vanish.pins((op,), vanish.readers_of_small(op), vanish.makers_of_small(op)),
     )
 
 
@@ -132,6 +133,10 @@ def _erased(vanish: Vanish, op: Op) -> bool:
     return False
 
 
+def _is_wrong(beside: Beside) -> bool:
+    return beside.drift >= _GARBAGE or beside.lost > 0 or beside.changed >= _CHANGED
+
+
 def _persists(context: Context, op: Op) -> bool:
     """Whether an error of that size reaches an output by ops that all have it."""
     waiting, seen = list(op.values), set(op.values)
@@ -142,7 +147,7 @@ def _persists(context: Context, op: Op) -> bool:
         for reader in context.readers.get(value, ()):
             for made in reader.values:
                 beside = context.beside.get(made)
-                if made not in seen and beside is not None and (beside.drift >= _GARBAGE or beside.lost):
+                if made not in seen and beside is not None and _is_wrong(beside):
                     seen.add(made)
                     waiting.append(made)
     return False

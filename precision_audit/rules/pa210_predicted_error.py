@@ -102,7 +102,7 @@ def _spread(
     name = "fp8" if first in swapped else context.policy.low
     return found(
         __name__,
-        "note",
+        "warning" if predicted >= max(_GARBAGE, tolerance) and _seen(context, max(_GARBAGE, tolerance)) else "note",
         context.by_key()[first],
         f"predicted error of the outputs {predicted:.2g}, tolerance {tolerance:.2g} → spread over {len(low)} ops: "
         f"what {name} costs this model",

@@ -182,6 +182,21 @@ class Vanish:
                 waiting.extend(value for value in reader.values if self._is_small(value))
         return tuple(found.values())
 
+    def makers_of_small(self, op: Op) -> tuple[Op, ...]:
+        """What makes the op's operands, and so on back as long as some of the numbers are below the normal ones: beside
+        large elements an error of the small ones does not show, and what is zero once stays so."""
+        found: dict[str, Op] = {}
+        waiting = [operand.value for operand in op.operands]
+        while waiting:
+            value = waiting.pop()
+            seen, maker = self.context.ranges.get(value), self.context.maker.get(value)
+            if seen is None or maker is None or maker.key in found or not self.reach.free(maker):
+                continue
+            if 0 < seen.smallest <= (self.context.low.min_normal or 0.0):
+                found[maker.key] = maker
+                waiting.extend(operand.value for operand in maker.operands)
+        return tuple(found.values())
+
     def _is_small(self, value: str) -> bool:
         """Whether the value lies below the low format's normal numbers as a whole."""
         seen = self.context.ranges.get(value)

@@ -23,7 +23,7 @@ def _policy(low: str, tolerances: dict[str, float], rules: tuple[Rule, ...] = ()
         ("fp16", {}, "relative_l2", "output", 5e-3),
         ("fp32", {}, "relative_l2", "output", 0.0),
         ("fp32", {}, "flip_rate", "output", 0.0),
-        ("bf16", {}, "flip_rate", "output", None),
+        ("bf16", {}, "flip_rate", "output", 0.05),
         ("bf16", {"flip_rate": 0.1}, "flip_rate", "output", 0.1),
     ],
 )

@@ -1,0 +1,132 @@
+"""PA211 plain low precision gives another answer
+
+What it does: reports an output that the model gives otherwise when it runs wholly in the low format, where no other
+rule has named a cause on the way to it: lost elements, a relative error of a fifth, one decision in twenty. It names
+the op where the error begins. Runs after all other rules.
+Why it is a hazard: a model that is cast as a whole gives this answer. What the policy keeps high anyway may be what
+saves the converted model, and whoever changes the policy should know.
+What to do: keep the op named, and what makes its operands, in the high format; `convert` does.
+References: none needed, the model was run both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_audit.records import Beside, Evidence, Finding, Op
+from precision_audit.rules import Context, Example, found
+from precision_audit.rules.reach import Reach
+
+LAST = True
+
+_WRONG = 0.2  # relative error of an output
+_CHANGED = 0.05  # share of an integer output
+_BEGINS = 0.1  # what an op adds by itself to be where it begins
+
+
+def check(context: Context) -> Iterator[Finding]:
+    if context.policy.autocast:
+        return
+    reach, told = Reach(context), _told(context)
+    named: set[str] = set()
+    for value in dict.fromkeys(context.graph.outputs):
+        beside = context.beside.get(value)
+        if beside is None or not _is_wrong(beside, _WRONG) or _ancestors(context, value) & told:
+            continue
+        culprit = _begins(context, value, reach)
+        if culprit.key in named or not reach.free(culprit):
+            continue
+        named.add(culprit.key)
+        yield _finding(context, culprit, value, beside)
+
+
+def _told(context: Context) -> set[str]:
+    """Ops that another rule has named, or keeps high."""
+    real = [each for each in context.told if each.severity != "note" and not each.overridden]
+    return {key for each in real for key in (each.op, *each.pins) if key}
+
+
+def _is_wrong(beside: Beside, limit: float) -> bool:
+    return beside.lost > 0 or beside.drift >= limit or beside.changed >= _CHANGED
+
+
+def _ancestors(context: Context, value: str) -> set[str]:
+    """Keys of the ops that lead to a value, its own maker among them."""
+    found: set[str] = set()
+    waiting = [value]
+    while waiting:
+        op = context.maker.get(waiting.pop())
+        if op is not None and op.key not in found:
+            found.add(op.key)
+            waiting.extend(operand.value for operand in op.operands)
+    return found
+
+
+def _begins(context: Context, value: str, reach: Reach) -> Op:
+    """The op from which the error comes: back over wrong operands until an op makes it by itself, or has none. A
+    decision makes none: there the scores are looked at."""
+    op, seen = context.maker[value], set[str]()
+    while op.key not in seen:
+        seen.add(op.key)
+        own = [context.beside[each] for each in op.values if each in context.beside]
+        if any(each.fresh >= _BEGINS or each.fresh_lost for each in own):
+            break
+        read = [operand.value for operand in op.operands if operand.value in context.beside]
+        if reach.free(op):
+            read = [each for each in read if _is_wrong(context.beside[each], _BEGINS)]
+        if not read:
+            break
+        op = context.maker[max(read, key=lambda each: (context.beside[each].lost, context.beside[each].drift))]
+    return op
+
+
+def _finding(context: Context, culprit: Op, value: str, beside: Beside) -> Finding:
+    low = context.policy.low
+    if beside.lost:
+        what = f"{beside.lost} elements are lost"
+    elif beside.changed:
+        what = f"{beside.changed:.0%} of the elements change"
+    else:
+        what = f"the relative error is {beside.drift:.2g}"
+    number = context.graph.outputs.index(value)
+    return found(
+        __name__,
+        "warning",
+        culprit,
+        f"{culprit.op}: where it begins that output {number} is another one in plain {low} → {what}",
+        Evidence(
+            "OBSERVED",
+            f"the model run wholly in {low} beside the captured one",
+            (("error", beside.drift), ("changed", beside.changed), ("lost", float(beside.lost))),
+        ),
+        remedy=f"keep it and what makes its operands in {context.policy.high}",
+        pins=(culprit.key,),
+    )
+
+
+# What else could be said of these models is not said.
+_ALONE = "name: alone\nextends: fp16-inference\nhazards: {PA110: off, PA204: off, PA206: off, PA207: off, PA210: off}\n"
+
+
+def bad() -> Example:
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            near = x.square().sum(-1)  # PA211
+            return near.argsort(-1)
+
+    return Example(Model(), (torch.rand(4, 32, 3, generator=torch.Generator().manual_seed(0)) * 1e-4,), _ALONE)
+
+
+def good() -> Example:
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            near = x.square().sum(-1)
+            return near.argsort(-1)
+
+    return Example(Model(), (torch.arange(32.0)[:, None].expand(32, 3)[None] / 8,), _ALONE)
