@@ -1,4 +1,5 @@
-"""What a process holds beside its models: gradient mode, autocast, functorch's levels; put back after an error.
+"""What a process holds beside its models: gradient mode, autocast, functorch's levels, put back after an error; and
+its random generators, put back always.
 
 A captured graph enters and leaves the user's regions by nodes (`_enter_autocast` … `_exit_autocast`), and a failed
 export may stop inside a transform of functorch. Whatever raises in between would leave the whole process in that
@@ -8,6 +9,8 @@ region. Never does anything where nothing was raised.
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -42,6 +45,22 @@ def restored_on_error() -> Iterator[None]:
         if nesting == 0:
             torch.clear_autocast_cache()
         raise
+
+
+@contextlib.contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Run the body; the random generators of torch, Python and NumPy are afterwards as they were, also after an error,
+    and inference mode is off meanwhile: its tensors have no history and count no writes."""
+    python, numpy = random.getstate(), sys.modules.get("numpy")
+    before = numpy.random.get_state() if numpy is not None else None
+    inference = torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
+    try:
+        with torch.random.fork_rng(devices=[]), inference:
+            yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(before)
 
 
 def _nesting() -> int:

@@ -16,6 +16,7 @@ import torch
 from torch import fx, nn
 
 from precision_audit import policy as policies
+from precision_audit.ambient import random_state_kept
 from precision_audit.analyse import analyse
 from precision_audit.capture import Captured, capture, private_copy
 from precision_audit.capture.accepts import check_model
@@ -131,6 +132,11 @@ def convert(
 
 def run(request: Request) -> tuple[Report, Converted | None]:
     """All stages; the module is None for a model without weights."""
+    with random_state_kept():
+        return _run(request)
+
+
+def _run(request: Request) -> tuple[Report, Converted | None]:
     model, args, kwargs = request.model, tuple(request.args), dict(request.kwargs or {})
     policy = policies.load(request.policy)
     hardware, device_from = _device(request.device, policy)
@@ -207,7 +213,7 @@ def _device(name: str | None, policy: Policy) -> tuple[Hardware, str]:
 def _batches(args: tuple[Any, ...], kwargs: dict[str, Any], calibration: Iterable[Any] | None) -> list[Batch]:
     """The example first, then the calibration batches, each as (args, kwargs)."""
     batches: list[Batch] = [(args, kwargs)]
-    for index, batch in enumerate(calibration or ()):
+    for index, batch in enumerate(() if calibration is None else calibration):
         if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[0], tuple) and isinstance(batch[1], dict):
             batches.append(batch)
         elif isinstance(batch, (tuple, list)):

@@ -1,22 +1,66 @@
-"""Plain low precision: what `.half()` or `.bfloat16()` would make of a model, as a plan.
+"""Plain low precision as a plan: everything low, and what `.half()` or `.bfloat16()` makes of a model.
 
-Takes a graph, policy and device; gives the plan under which every op that has a low kernel runs low. The yardstick of
-every figure in a report, and what the analysis runs beside the captured model. Looks for no hazard and has no remedy.
+Takes a graph, policy and device; gives a plan. They differ where the user has written a cast to the high format: what
+is computed from it is high by promotion in a model that is cast, while a plan may run it low. The one is the yardstick
+of every figure in a report, the other what the analysis fears. Looks for no hazard and has no remedy.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from precision_audit import ops
 from precision_audit.decide import Decided, decisions_alone
 from precision_audit.plan import plan as cheapest
-from precision_audit.records import Graph, Hardware, Plan, Policy, Rule
+from precision_audit.policy.match import STATE
+from precision_audit.records import Graph, Hardware, Plan, Policy, Rule, Tensor
+
+_GEMMS = ("matmul", "conv", "attention", "rnn")
 
 
 def everything_low(graph: Graph, policy: Policy, hardware: Hardware) -> Plan | None:
-    """Plain low precision: every op that has a low kernel runs low. None where a policy has no low format."""
+    """Every op that has a low kernel runs low. None where a policy has no low format."""
+    return _plan(graph, policy, hardware, frozenset())
+
+
+def as_cast(graph: Graph, policy: Policy, hardware: Hardware) -> Plan | None:
+    """The same, but for what is high by the user's own casts."""
+    return _plan(graph, policy, hardware, high_by_casts(graph, policy.high))
+
+
+def high_by_casts(graph: Graph, high: str) -> frozenset[str]:
+    """Values in the high format because the user said so, directly or by promotion."""
+    found: set[str] = set()
+    tensors: dict[str, Tensor] = {}
+    for op in graph.ops:
+        tensors.update(zip(op.values, op.outputs, strict=True))
+        if op.kind in STATE:
+            continue
+        if op.fixed == "explicit cast":
+            if any(tensor.format == high for tensor in op.outputs):
+                found.update(op.values)
+            continue
+        row = ops.row(op.op)
+        operands = [each for each in op.operands if each.value in tensors and tensors[each.value].format == high]
+        read = [each.value for each in operands if tensors[each.value].shape]
+        if op.op in ops.LIKE:  # `.to(x.dtype)` goes back, `.to(y)` and `type_as` go where y is
+            read = [each.value for each in op.operands if each.argument == "other"]
+        of = all if row is not None and row.kind in _GEMMS else any
+        if read and of(value in found for value in read):
+            found.update(op.values)
+    return frozenset(found)
+
+
+def _plan(graph: Graph, policy: Policy, hardware: Hardware, high: frozenset[str]) -> Plan | None:
     if policy.low == policy.high:
         return None
     low = Rule("everything", "plain", f"safe-in-{policy.low}")
     plain = replace(policy, name=f"plain {policy.low}", rules=(low,), autocast="", casts="shared", keep_io_types=True)
-    return cheapest(graph, Decided(decisions_alone(graph, plain, hardware), (), (), ()), plain, hardware)
+    kept = {op.key for op in graph.ops if high.intersection(op.values)}
+    decisions = tuple(
+        replace(each, classification=f"keep-{policy.high}", chosen=policy.high)
+        if each.op in kept and each.classification != "fixed"
+        else each
+        for each in decisions_alone(graph, plain, hardware)
+    )
+    return cheapest(graph, Decided(decisions, (), (), ()), plain, hardware)

@@ -389,6 +389,7 @@ class Facts:
     flips: tuple[Flip, ...] = ()
     branches: tuple[Source, ...] = ()  # conditions on a format that the low one answers otherwise than the captured one
     flags: tuple[tuple[str, str], ...] = ()  # flags of the process that weaken sums: ("torch.backends.….name", "true")
+    cast: tuple[Beside, ...] = ()  # beside, of the model as a cast of the module leaves it, where that differs
 
 
 NO_FACTS = Facts()

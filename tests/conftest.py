@@ -1,5 +1,9 @@
-"""What all tests share: one thread each, since the suite runs a process per core."""
+"""What all tests share: one thread each, since the suite runs a process per core; and measurements that fail are bugs
+here, while a user gets a note."""
 
 import torch
 
+from precision_audit import analyse
+
 torch.set_num_threads(1)
+analyse.STRICT = True

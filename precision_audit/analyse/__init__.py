@@ -16,10 +16,11 @@ activation beyond the batch that is being run, and without batches gives what co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from precision_audit.analyse.batches import spoiled
-from precision_audit.analyse.beside import beside
+from precision_audit.analyse.beside import beside, beside_cast
 from precision_audit.analyse.branches import branches
 from precision_audit.analyse.deltas import Deltas
 from precision_audit.analyse.flags import flags
@@ -28,8 +29,10 @@ from precision_audit.analyse.sensitivity import sensitivity, to_be_swapped
 from precision_audit.analyse.traps import traps
 from precision_audit.analyse.work import parameters_of, tensors_of, work_of
 from precision_audit.capture import Captured
-from precision_audit.records import Facts, Hardware, Policy
+from precision_audit.records import Beside, Facts, Hardware, InputError, Policy, Share, Trap
 from precision_audit.verify.runs import Batch
+
+STRICT = False  # raise where a measurement fails: for tests
 
 __all__ = ["analyse", "parameters_of", "tensors_of"]
 
@@ -39,10 +42,23 @@ def analyse(captured: Captured, policy: Policy, hardware: Hardware, batches: Seq
     flops, moved = work_of(captured.graph)
     if not policy.lowers:  # nothing is at stake
         return Facts(flops, moved, parameters_of(captured.graph), len(batches), flags=flags())
+    notes: list[str] = []
     ranges, inner = forward(captured, batches)
     deltas = Deltas(captured.graph, to_be_swapped(captured.graph, policy, hardware) if batches else ())
-    lows = beside(captured, policy, hardware, batches[0], deltas) if batches else ()
-    shares, notes = sensitivity(captured, policy, hardware, batches[0], deltas) if batches else ((), ())
+    lows: tuple[Beside, ...] = ()
+    cast: tuple[Beside, ...] = ()
+    shares: tuple[Share, ...] = ()
+    if batches:
+        with _told("the low model beside the captured one", notes):
+            lows = beside(captured, policy, hardware, batches[0], deltas)
+        with _told("the model as a cast leaves it", notes):
+            cast = beside_cast(captured, policy, hardware, batches[0])
+        with _told("where the outputs' error comes from", notes):
+            shares, said = sensitivity(captured, policy, hardware, batches[0], deltas)
+            notes.extend(said)
+    raising: tuple[Trap, ...] = ()
+    with _told("what raises when the model is cast", notes):
+        raising = traps(captured, policy, hardware)
     return Facts(
         flops=flops,
         bytes=moved,
@@ -51,10 +67,25 @@ def analyse(captured: Captured, policy: Policy, hardware: Hardware, batches: Seq
         ranges=ranges,
         inner=inner,
         beside=lows,
+        cast=cast,
         shares=shares,
-        traps=traps(captured, policy, hardware),
+        traps=raising,
         notes=(*spoiled(captured.graph, ranges), *notes),
         flips=tuple(deltas.flips),
         branches=branches(captured, policy.high, policy.low),
         flags=flags(),
     )
+
+
+@contextlib.contextmanager
+def _told(what: str, notes: list[str]) -> Iterator[None]:
+    """A model on which a measurement fails is still audited by all the others, and the report says so."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if STRICT:
+            raise
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        notes.append(f"not measured: {what} ({type(error).__name__}: {first[:160]})")

@@ -43,6 +43,11 @@ def spoiled(graph: Graph, ranges: Iterable[Range]) -> tuple[str, ...]:
 
 def not_run(index: int, error: Exception) -> InputError:
     """What to say of a batch on which the model raised."""
+    if "Runtime assertion failed" in str(error):
+        return InputError(
+            f"{_which(index)}: the model takes another path each time it draws a random number, or on other data, and "
+            "was captured along one; expected a path that does not change: switch such a draw off, or use torch.where"
+        )
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return InputError(f"{_which(index)}: the model does not run on it ({said[:200]}); give batches like the example")
 

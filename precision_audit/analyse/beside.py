@@ -26,8 +26,8 @@ from precision_audit.ambient import restored_on_error
 from precision_audit.analyse.deltas import Deltas
 from precision_audit.capture import Captured
 from precision_audit.formats import format_of
-from precision_audit.plain import everything_low
-from precision_audit.records import Beside, Hardware, Policy, Swap
+from precision_audit.plain import as_cast, everything_low, high_by_casts
+from precision_audit.records import Beside, Hardware, Plan, Policy, Swap
 from precision_audit.rewrite import rewrite, unchanged
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.runs import Batch, Conditions, without_trace
@@ -37,7 +37,17 @@ def beside(
     captured: Captured, policy: Policy, hardware: Hardware, batch: Batch, deltas: Deltas | None = None
 ) -> tuple[Beside, ...]:
     """One record per value of a computed op, in graph order; each op's own error goes into `deltas`."""
-    plan = everything_low(captured.graph, policy, hardware)
+    return _run(captured, everything_low(captured.graph, policy, hardware), batch, deltas)
+
+
+def beside_cast(captured: Captured, policy: Policy, hardware: Hardware, batch: Batch) -> tuple[Beside, ...]:
+    """The same of the model as a cast of the module leaves it; nothing where the user has no cast of his own in it."""
+    if not high_by_casts(captured.graph, policy.high):
+        return ()
+    return _run(captured, as_cast(captured.graph, policy, hardware), batch, None)
+
+
+def _run(captured: Captured, plan: Plan | None, batch: Batch, deltas: Deltas | None) -> tuple[Beside, ...]:
     if plan is None:
         return ()
     mode = captured.graph.mode
@@ -252,7 +262,8 @@ def _values(key: str, *results: Any) -> dict[str, tuple[Tensor, ...]]:
 
 def _record(value: str, expected: Tensor, made: Tensor, widened: Tensor, drift_in: float, raised: str) -> Beside:
     name = format_of(made.dtype)
-    if torch._C._functorch.is_functorch_wrapped_tensor(expected) or expected.shape != made.shape:
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(expected)
+    if wrapped or expected.shape != made.shape or expected.layout != torch.strided:
         return Beside(value, name, drift_in=drift_in, drift=drift_in, raised=raised)
     if not expected.is_floating_point():
         if expected.is_complex():

@@ -50,7 +50,7 @@ def hint(shape_env: Any, symbol: Any) -> int:
     """The example's value of one symbol; 1 where the size is known only at run time."""
     value = shape_env.backed_var_to_val.get(symbol) if hasattr(shape_env, "backed_var_to_val") else None
     if value is None:
-        value = getattr(shape_env, "var_to_val", {}).get(symbol)
+        value = _known(shape_env).get(symbol)
     return int(value) if value is not None else 1
 
 
@@ -59,3 +59,9 @@ def example_size(size: torch.SymInt) -> int:
     expression = size.node.expr
     env = size.node.shape_env
     return int(expression.subs({symbol: hint(env, symbol) for symbol in expression.free_symbols}))
+
+
+def _known(shape_env: Any) -> Any:
+    """Sizes of the example by symbol; the older name is deprecated where both are there."""
+    name = "backed_var_to_val" if hasattr(shape_env, "backed_var_to_val") else "var_to_val"
+    return getattr(shape_env, name, {})

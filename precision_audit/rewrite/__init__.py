@@ -268,7 +268,7 @@ class _Fakes:
         """A fake tensor like `value` in the format `name`; everything that is no float tensor as it is."""
         if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
             return _in_format(value, name)
-        if torch._C._functorch.is_batchedtensor(value):
+        if torch._C._functorch.is_batchedtensor(value) or value.layout != torch.strided:
             return value
         key = (
             id(getattr(value, "fake_mode", None)),

@@ -125,6 +125,8 @@ def _walk(root: fx.GraphModule) -> Iterator[tuple[str, Any, str]]:
 def _clone(value: Any, memo: dict[int, Any]) -> Any:
     if isinstance(value, torch.Tensor) and not value.is_leaf:
         return copy.deepcopy(value.detach(), memo)
+    if isinstance(value, torch.Tensor) and value.layout not in (torch.strided, torch.sparse_coo):
+        return value.clone()  # a compressed sparse tensor cannot be deep-copied
     return copy.deepcopy(value, memo)
 
 

@@ -118,6 +118,12 @@ class Context:
         return {each.value: each for each in self.facts.beside}
 
     @cached_property
+    def as_cast(self) -> Mapping[str, Beside]:
+        """By value, of the model as `.half()` or `.bfloat16()` leaves it: the user's own casts to the high format stay,
+        and what is computed from them by promotion."""
+        return {each.value: each for each in self.facts.cast} or self.beside
+
+    @cached_property
     def inner(self) -> Mapping[str, tuple[Inner, ...]]:
         """By op key."""
         found: dict[str, list[Inner]] = {}
@@ -165,11 +171,16 @@ def findings(context: Context) -> tuple[Finding, ...]:
     """What all rules say, with the severities the policy wants and the user's suppressions, sorted by rule, op and
     message."""
     policy = context.policy
-    able = [rule for code, rule in listed().items() if runs(code, policy)]
-    first = (each for rule in able if not _last(rule) for each in _as_the_policy_wants(rule.check(context), policy))
+    able = [(code, rule) for code, rule in listed().items() if runs(code, policy)]
+    first = (
+        each
+        for _, rule in able
+        if not _last(rule)
+        for each in _as_the_policy_wants(_spared(rule.check(context), context), policy)
+    )
     told = suppressed(first, context.facts.suppressions)
     seen = replace(context, told=told)
-    last = (each for rule in able if _last(rule) for each in _as_the_policy_wants(rule.check(seen), policy))
+    last = (each for _, rule in able if _last(rule) for each in _as_the_policy_wants(rule.check(seen), policy))
     return tuple(sorted((*told, *last), key=lambda one: (one.rule, one.op, one.message)))
 
 
@@ -187,6 +198,20 @@ def _as_the_policy_wants(made: Iterable[Finding], policy: Policy) -> Iterator[Fi
         elif one.pins:
             by = f"turned off by policy {origins.get(one.rule, policy.name)}"
             yield replace(one, severity="note", overridden=by)
+
+
+def _spared(made: Iterable[Finding], context: Context) -> Iterator[Finding]:
+    """Findings of accuracy at an op that is right in a model that is cast, thanks to the user's own casts, are notes: a
+    plan could run low what they keep high, and has to be told."""
+    tolerance = dict(context.policy.tolerances).get("relative_l2", 0.0)
+    ops = context.by_key()
+    for one in made:
+        near = [ops[key] for key in (one.op, *one.pins) if key in ops]
+        near.extend(reader for op in list(near) for value in op.values for reader in context.readers.get(value, ()))
+        there = [context.as_cast[value] for op in near for value in op.values if value in context.as_cast]
+        right = bool(there) and all(each.drift <= tolerance and not each.lost + each.changed for each in there)
+        spared = bool(context.facts.cast) and one.rule.startswith("PA2") and right and one.severity != "note"
+        yield replace(one, severity="note", message=f"{one.message}; your own cast prevents that") if spared else one
 
 
 def _last(rule: HazardRule) -> bool:

@@ -89,7 +89,7 @@ def evidence(leap: Leap, context: Context, text: str = "") -> Evidence:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 1 else f"{share:.2g} times its size"
+    return f"{100 * share:.2g} %" if share <= 1 else f"{share:.2g} times its size"
 
 
 def half_step(context: Context, magnitude: float) -> float:

@@ -9,6 +9,7 @@ himself keeps the arithmetic in the high format, or an exponential ends as a sig
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from precision_audit.records import Evidence, Finding, Severity
 from precision_audit.rules import Context, found
@@ -23,7 +24,7 @@ def overflowing(
 ) -> Iterator[Finding]:
     """The findings of one overflow rule. `says` gives the message up to what will happen."""
     for origin in of_rule(context, code):
-        yield found(
+        made = found(
             module_name,
             severity(origin),
             origin.op,
@@ -33,6 +34,8 @@ def overflowing(
             of=origin.value if origin.value not in origin.op.values else "",
             pins=origin.pins,
         )
+        # torch.autocast raises there; a conversion under its policy writes the format's own limit instead
+        yield replace(made, resolved=bool(context.policy.autocast) and refused(origin))
 
 
 def severity(origin: Origin) -> Severity:

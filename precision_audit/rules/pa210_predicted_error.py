@@ -64,7 +64,7 @@ def _may_run_low(context: Context) -> list[str]:
 def _seen(context: Context, tolerance: float) -> bool:
     """Whether the model run wholly low is off by so much too: a prediction is to first order only, good to a factor of
     two at worst."""
-    drifts = [context.beside[value].drift for value in context.graph.outputs if value in context.beside]
+    drifts = [context.as_cast[value].drift for value in context.graph.outputs if value in context.as_cast]
     return not drifts or max(drifts) > tolerance
 
 

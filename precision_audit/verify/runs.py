@@ -13,6 +13,7 @@ its unit and every run descends from the same scalar.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -121,27 +122,49 @@ def _parameters(model: Callable[..., Any]) -> dict[str, nn.Parameter]:
 
 @contextlib.contextmanager
 def without_trace(model: Callable[..., Any], conditions: Conditions) -> Iterator[None]:
-    kept = _written(model, conditions) if isinstance(model, nn.Module) else []
-    saved = [tensor.detach().clone() for tensor in kept]
+    """Run on copies of the buffers, with parameters that change put back, and the random state as it was. A buffer of
+    the user's is never written, not even with what it holds: a graph that was built before would notice."""
     draws = Draws() if conditions.draws else contextlib.nullcontext()  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(), draws:
+    with torch.random.fork_rng(), draws, _buffers_apart(model), _parameters_kept(model, conditions.written):
         torch.manual_seed(conditions.seed)
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for tensor, before in zip(kept, saved, strict=True):
-                    if tensor.grad_fn is not None:  # a buffer that took the history of what was written into it
-                        tensor.detach_()
-                    tensor.copy_(before)
+        yield
 
 
-def _written(model: nn.Module, conditions: Conditions) -> list[Tensor]:
-    """Buffers, and the parameters that change like buffers."""
-    return [
-        *model.buffers(),
-        *(p for name, p in model.named_parameters(remove_duplicate=False) if name in conditions.written),
-    ]
+@contextlib.contextmanager
+def _buffers_apart(model: Callable[..., Any]) -> Iterator[None]:
+    """While this lasts every buffer is a copy; those that share memory share that of their copies."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    before = [(module._buffers, name, value) for module in modules for name, value in module._buffers.items()]
+    memo: dict[int, Any] = {}
+    twins: dict[int, Tensor] = {}
+    for buffers, name, value in before:
+        if value is not None:
+            if id(value) not in twins:
+                twins[id(value)] = _twin(value, memo)
+            buffers[name] = twins[id(value)]
+    try:
+        yield
+    finally:
+        for buffers, name, value in before:
+            buffers[name] = value
+
+
+def _twin(value: Tensor, memo: dict[int, Any]) -> Tensor:
+    plain = value.layout == torch.strided and not value.is_inference() and not value.is_quantized
+    return copy.deepcopy(value.detach(), memo) if plain else value.detach().clone()
+
+
+@contextlib.contextmanager
+def _parameters_kept(model: Callable[..., Any], written: frozenset[str]) -> Iterator[None]:
+    """Parameters that a forward pass itself changes are afterwards as they were."""
+    kept = [p for name, p in model.named_parameters(remove_duplicate=False) if name in written] if written else []  # type: ignore[attr-defined]
+    saved = [parameter.detach().clone() for parameter in kept]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, before in zip(kept, saved, strict=True):
+                parameter.copy_(before)
 
 
 def _copied(value: Tensor) -> Tensor:
