@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from precision_audit import policy as policies
 from precision_audit.ambient import random_state_kept
@@ -137,7 +138,7 @@ def run(request: Request) -> tuple[Report, Converted | None]:
 
 
 def _run(request: Request) -> tuple[Report, Converted | None]:
-    model, args, kwargs = request.model, tuple(request.args), dict(request.kwargs or {})
+    model, args, kwargs = request.model, *_usable((tuple(request.args), dict(request.kwargs or {})))
     policy = policies.load(request.policy)
     hardware, device_from = _device(request.device, policy)
     batches = _batches(args, kwargs, request.calibration)
@@ -177,6 +178,14 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     graph = captures[policy.mode].graph
     report = assemble(graph, made[policy.mode], verification, policy, meta, said, hardware.kernels)
     return replace(report, facts=facts), converted
+
+
+def _usable(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The batch with copies of tensors that were made in inference mode: those have no history and none can begin."""
+    made: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map_only(
+        torch.Tensor, lambda value: value.clone() if value.is_inference() else value, (batch[0], dict(batch[1]))
+    )
+    return made
 
 
 def _plans(
@@ -227,7 +236,7 @@ def _batches(args: tuple[Any, ...], kwargs: dict[str, Any], calibration: Iterabl
                 f"calibration batch {index} is a {type(batch).__name__}; expected a tuple of arguments, a dict of "
                 "keyword arguments, a tensor, or (args, kwargs)"
             )
-    return batches
+    return [_usable(batch) for batch in batches]
 
 
 def _captures(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import precision_audit as pa
+from precision_audit import analyse
 from precision_audit.records import InputError
 
 
@@ -162,3 +167,87 @@ def test_plain_fp16_beside_an_autocast_policy_runs() -> None:
     found = pa.audit(model, (torch.randn(4, 16),), policy="amp-cuda-fp16").verification
     assert found is not None
     assert all(output.plain_relative_l2 is not None for output in found.outputs)
+
+
+class Tracked(nn.Module):
+    """Batch norm in training mode, an expanded buffer and one that cannot be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("wide", torch.arange(4.0).expand(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.norm(x) + self.wide
+        return y
+
+
+@pytest.mark.parametrize("policy", ["bf16-training", "fp32"])
+def test_a_buffer_of_the_users_is_never_written_not_even_with_what_it_holds(policy: str) -> None:
+    model, x = Tracked(), torch.randn(3, 4)
+    loss = model(x).square().sum()  # its backward pass fails where a buffer has been written since
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    versions = {name: buffer._version for name, buffer in model.named_buffers()}
+    pa.audit(model, (x,), policy=policy)
+    assert {name: buffer._version for name, buffer in model.named_buffers()} == versions
+    assert all(torch.equal(before[name], buffer) for name, buffer in model.named_buffers())
+    loss.backward()
+
+
+def test_a_read_only_buffer(tmp_path: Path) -> None:
+    np.ones(4, np.float32).tofile(tmp_path / "scale.bin")
+    mapped = np.memmap(tmp_path / "scale.bin", np.float32, "r")
+    model = nn.Linear(4, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of an array that cannot be written
+        model.register_buffer("scale", torch.from_numpy(mapped))
+    assert pa.audit(model, (torch.randn(2, 4),)).verdict == "READY"
+
+
+@pytest.mark.parametrize("policy", ["bf16-inference", "bf16-training", "amp-cpu-bf16"])
+def test_control_flow_that_stays_whole_is_audited(policy: str) -> None:
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.fc(x)
+            made: torch.Tensor = torch.cond(y.sum() > 0, lambda t: t.relu(), lambda t: t.neg(), (y,))
+            return made
+
+    assert pa.audit(Branch(), (torch.randn(2, 4),), policy=policy).verdict in ("READY", "READY WITH CHANGES")
+
+
+def test_random_generators_are_as_they_were_also_after_a_refusal() -> None:
+    class Refused(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            random.random()
+            np.random.rand()
+            return x[: int(torch.rand(2).sum() * 0 + x.sum().item())]
+
+    torch.manual_seed(3)
+    before = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
+    with contextlib.suppress(InputError):
+        pa.audit(Refused(), (torch.ones(4),))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]
+
+
+def test_an_audit_in_inference_mode() -> None:
+    model = nn.Linear(4, 4)
+    with torch.inference_mode():
+        assert pa.audit(model, (torch.randn(2, 4),)).verdict == "READY"
+
+
+def test_a_measurement_that_fails_is_told_and_the_others_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise NotImplementedError("no such kernel")
+
+    monkeypatch.setattr(analyse, "STRICT", False)
+    monkeypatch.setattr(analyse, "sensitivity", fails)
+    report = pa.audit(nn.Linear(4, 4), (torch.randn(2, 4),))
+    assert report.facts.beside and not report.facts.shares
+    assert any(
+        "where the outputs' error comes from" in note and "no such kernel" in note for note in report.facts.notes
+    )

@@ -61,8 +61,25 @@ def raised(target: Any, asked: Call, captured: Call, around: Region = NOWHERE, b
     return _answers[key]
 
 
+# Writes whose source must have the format of the destination, whatever the indices, which a record holds in part.
+_OF_ONE_FORMAT = frozenset(
+    {
+        "index_put",
+        "index_copy",
+        "index_add",
+        "index_reduce",
+        "masked_scatter",
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+    }
+)
+
+
 def refuses(op: Op, given: Sequence[record.Tensor], captured: Sequence[record.Tensor]) -> bool:
     """Whether an op certainly raises on operands of these formats, which it does not on those captured."""
+    if op.op in _OF_ONE_FORMAT:
+        return True
     overload = overload_of(op.target)
     if overload is None:
         return False

@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,6 +130,8 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
     for message in loaded.messages:
         terminal.say(message)
     problems = _check_plan(plans["check"], report, policy, settings)
+    if problems:
+        report = _not_holding(report, problems, settings)
     _write(module, report, loaded, settings, places)
     if not settings.quiet:
         terminal.say(f"loaded in {loaded_at - started:.1f} s, {command} in {time.perf_counter() - loaded_at:.1f} s")
@@ -222,6 +225,14 @@ def _check_plan(plan: Plan | None, report: Report, policy: Policy, settings: Set
     for line in [*problems, *filter(None, notes)]:
         terminal.say(f"{settings.check_plan}: {line}")
     return problems
+
+
+def _not_holding(report: Report, problems: Sequence[str], settings: Settings) -> Report:
+    """The report of a model whose committed plan fails says so wherever it is read."""
+    said = tuple(f"{settings.check_plan} no longer holds: {problem}" for problem in problems)
+    summary = f"{report.summary}   {settings.check_plan} no longer holds"
+    meta = replace(report.meta, notes=(*report.meta.notes, *said))
+    return replace(report, verdict="NOT READY", summary=summary, meta=meta, next_steps=())
 
 
 def _write(
