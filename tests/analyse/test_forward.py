@@ -291,6 +291,7 @@ def test_counters_do_not_grow_with_batches_and_all_500_count() -> None:
     captured = capture(Deep(), (torch.ones(16, 64),))
 
     def peak(number: int) -> tuple[int, dict[str, Range]]:
+        gc.collect()
         tracemalloc.start()
         found, _ = forward(captured, Batches(number))
         most = tracemalloc.get_traced_memory()[1]
@@ -299,7 +300,7 @@ def test_counters_do_not_grow_with_batches_and_all_500_count() -> None:
 
     peak(1)  # imports and caches
     (some, _), (many, found) = peak(100), peak(500)  # from batch 40 on no new power of two
-    assert many <= 1.2 * some
+    assert many <= 1.2 * some + 2e5  # bytes that wait for the collector; 400 records of each value would be a megabyte
     assert found["x"].count == 500 * 16 * 64
     assert (found["x"].amax, found["x"].batch) == (1.5 * 2.0**39, 39)
     assert dict(found["x"].histogram)[3] == 16 * 64 * 13  # 500 = 12 * 40 + 20: batches 3, 43, …, 483
