@@ -1,8 +1,8 @@
 """Plain low precision as a plan: everything low, and what `.half()` or `.bfloat16()` makes of a model.
 
 Takes a graph, policy and device; gives a plan. They differ where the user has written a cast to the high format: what
-is computed from it is high by promotion in a model that is cast, while a plan may run it low. The one is the yardstick
-of every figure in a report, the other what the analysis fears. Looks for no hazard and has no remedy.
+is computed from it is high by promotion in a model that is cast (`as_cast`, the yardstick of every figure in a report),
+while a plan may run it low (`everything_low`, what the analysis fears). Looks for no hazard and has no remedy.
 """
 
 from __future__ import annotations
