@@ -11,8 +11,8 @@ and runs the rest in fp16. One forward each is compared with fp64:
 
 Run it:
 
-    precision-audit examples/05_what_breaks.py --policy fp16-inference
-    python examples/05_what_breaks.py
+    precision-audit examples/08_what_breaks.py --policy fp16-inference
+    python examples/08_what_breaks.py
 """
 
 from __future__ import annotations
