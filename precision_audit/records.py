@@ -372,6 +372,101 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """What the optimizer did to one parameter over all steps, against what storing it in a low format would keep.
+
+    `lost`: by format, the share of the non-zero updates that leave the element, rounded to the format, unchanged.
+    `ratio`: by format, the median of |update| over half a unit in the last place of the element. `decay`: lr · weight
+    decay, the share of the element that decay takes per step, 0 where there is none."""
+
+    parameter: str
+    count: int  # elements whose update is not zero, over all steps
+    lost: tuple[tuple[str, float], ...]
+    ratio: tuple[tuple[str, float], ...]
+    decay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerState:
+    """One kind of tensor that the optimizer keeps for each parameter (`exp_avg_sq`), over all parameters."""
+
+    name: str
+    range: Range
+    bytes: int  # in the format it was kept in
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """The user's optimizer: class, the numbers of its first parameter group, where the user made it, its state."""
+
+    name: str
+    options: tuple[tuple[str, float], ...]
+    source: Source | None
+    states: tuple[OptimizerState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulated:
+    """A float buffer that the model itself adds to while it trains: a counter, a total, a running statistic.
+
+    `lost`: by format, the share of its non-zero changes that leave the element, rounded to the format, unchanged.
+    `step`: the largest change in the last step; `size`: the largest magnitude then. `constant`: every element grew by
+    this in every step (a counter), else 0. `decays`: the old value counts for this share of the new one (momentum of a
+    running average), 1 where it is kept whole, NaN where that is unknown."""
+
+    value: str
+    count: int
+    lost: tuple[tuple[str, float], ...]
+    step: float
+    size: float
+    constant: float = 0.0
+    decays: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LossScale:
+    """Powers of two that the loss may be multiplied by so that gradients fit a format.
+
+    `sufficient`: the smallest that keeps every gradient that matters from vanishing, decided by `sufficient_for`.
+    `safe`: the largest that leaves `margin` times the largest gradient finite, decided by `safe_for`; may be below 1.
+    `recommended`: the smallest from `sufficient` on that brings 99 % of the gradients into the normal range, at most
+    `safe`. Shares are of the gradients that are not zero: `vanish` without a scale, `vanish_scaled` with the
+    recommended one."""
+
+    format: str
+    sufficient: float
+    recommended: float
+    safe: float
+    sufficient_for: str
+    safe_for: str
+    margin: float
+    vanish: float
+    vanish_scaled: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether any scale keeps what matters and overflows nothing."""
+        return self.sufficient <= self.safe
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What a few real steps in the captured format showed; ranges are over all steps, gradients unscaled."""
+
+    steps: int
+    losses: tuple[float, ...]
+    weights: tuple[Range, ...]
+    weight_gradients: tuple[Range, ...]  # by parameter
+    activations: tuple[Range, ...]
+    activation_gradients: tuple[Range, ...]  # by the value they are the gradient of
+    below: tuple[float, ...] = ()  # per step, the share of non-zero weight gradients below fp16's smallest, 2**-24
+    updates: tuple[Update, ...] = ()
+    accumulated: tuple[Accumulated, ...] = ()
+    optimizer: Optimizer | None = None
+    scale: LossScale | None = None  # for the policy's low format
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What analysis learned of the captured graph, in graph order. Without inputs: what constants and shapes tell."""
 
@@ -390,6 +485,7 @@ class Facts:
     branches: tuple[Source, ...] = ()  # conditions on a format that the low one answers otherwise than the captured one
     flags: tuple[tuple[str, str], ...] = ()  # flags of the process that weaken sums: ("torch.backends.….name", "true")
     cast: tuple[Beside, ...] = ()  # beside, of the model as a cast of the module leaves it, where that differs
+    training: Training | None = None  # None where nothing was trained
 
 
 NO_FACTS = Facts()
