@@ -158,7 +158,7 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     suppressions = read_suppressions(captures[policy.mode].graph, model)
     weights_digest = digest()  # before anything runs: a forward pass in training mode writes to buffers
     committed = fitting_plan(request.apply_plan, policy)
-    facts = analyse(captures[policy.mode], policy, hardware, batches if weights else ())
+    facts = analyse(captures[policy.mode], policy, hardware, batches if weights else (), request.loss)
     facts = replace(facts, suppressions=suppressions)
     made = _plans(captures, policy, hardware, committed, facts)
     signature = inspect.signature(original.forward) if isinstance(original, nn.Module) else None

@@ -18,9 +18,10 @@ from precision_audit.records import Graph, Hardware, Plan, Policy, Rule, Tensor
 _GEMMS = ("matmul", "conv", "attention", "rnn")
 
 
-def everything_low(graph: Graph, policy: Policy, hardware: Hardware) -> Plan | None:
-    """Every op that has a low kernel runs low. None where a policy has no low format."""
-    return _plan(graph, policy, hardware, frozenset())
+def everything_low(graph: Graph, policy: Policy, hardware: Hardware, kept: frozenset[str] = frozenset()) -> Plan | None:
+    """Every op that has a low kernel runs low, but for the makers of the values `kept`. None where a policy has no low
+    format."""
+    return _plan(graph, policy, hardware, kept)
 
 
 def as_cast(graph: Graph, policy: Policy, hardware: Hardware) -> Plan | None:

@@ -467,6 +467,26 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
+class Backward:
+    """An op whose own derivative loses a gradient in the low format, on the example: the model was run wholly low,
+    forward and backward. All gradients that the op received were finite where they are in the captured format, and of
+    the gradient of its operand `value` `lost` of `count` elements are not.
+
+    `scale`: what the loss was multiplied by. `reaches`: the parameters whose gradient is lost with it. `pins`: keys of
+    the ops that, run in the high format, give those gradients back (tried); `error` is then the worst relative L2 of
+    them, infinite where no such set was found."""
+
+    op: str
+    value: str
+    lost: int
+    count: int
+    scale: float
+    reaches: tuple[str, ...]
+    pins: tuple[str, ...]
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What analysis learned of the captured graph, in graph order. Without inputs: what constants and shapes tell."""
 
@@ -486,6 +506,7 @@ class Facts:
     flags: tuple[tuple[str, str], ...] = ()  # flags of the process that weaken sums: ("torch.backends.….name", "true")
     cast: tuple[Beside, ...] = ()  # beside, of the model as a cast of the module leaves it, where that differs
     training: Training | None = None  # None where nothing was trained
+    backward: tuple[Backward, ...] = ()
 
 
 NO_FACTS = Facts()

@@ -9,6 +9,7 @@ activation beyond the batch that is being run, and without batches gives what co
     forward      ranges and histograms, streamed over all batches, and the inner numbers of composite ops
     beside       the model wholly in the low format beside the captured one, op by op, on the example
     sensitivity  shares of the outputs' error by source, on the example
+    backward     which op's derivative loses gradients in the low format, on the example
     traps        what raises after model.to(format) or under torch.autocast, without running the model
     branches     conditions on a format, in the source files
     flags        flags of this process that change how products are summed
@@ -17,8 +18,12 @@ activation beyond the batch that is being run, and without batches gives what co
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import torch
+
+from precision_audit.analyse.backward import backward
 from precision_audit.analyse.batches import spoiled
 from precision_audit.analyse.beside import beside, beside_cast
 from precision_audit.analyse.branches import branches
@@ -29,7 +34,7 @@ from precision_audit.analyse.sensitivity import sensitivity, to_be_swapped
 from precision_audit.analyse.traps import traps
 from precision_audit.analyse.work import parameters_of, tensors_of, work_of
 from precision_audit.capture import Captured
-from precision_audit.records import Beside, Facts, Hardware, InputError, Policy, Share, Trap
+from precision_audit.records import Backward, Beside, Facts, Hardware, InputError, Policy, Share, Trap
 from precision_audit.verify.runs import Batch
 
 STRICT = False  # raise where a measurement fails: for tests
@@ -37,8 +42,15 @@ STRICT = False  # raise where a measurement fails: for tests
 __all__ = ["analyse", "parameters_of", "tensors_of"]
 
 
-def analyse(captured: Captured, policy: Policy, hardware: Hardware, batches: Sequence[Batch] = ()) -> Facts:
-    """Everything known of the captured graph; the example is the first batch, the others count for ranges only."""
+def analyse(
+    captured: Captured,
+    policy: Policy,
+    hardware: Hardware,
+    batches: Sequence[Batch] = (),
+    loss: Callable[[Any], torch.Tensor] | None = None,
+) -> Facts:
+    """Everything known of the captured graph; the example is the first batch, the others count for ranges only. The
+    loss is what gradients descend from in training."""
     flops, moved = work_of(captured.graph)
     if not policy.lowers:  # nothing is at stake
         return Facts(flops, moved, parameters_of(captured.graph), len(batches), flags=flags())
@@ -48,6 +60,7 @@ def analyse(captured: Captured, policy: Policy, hardware: Hardware, batches: Seq
     lows: tuple[Beside, ...] = ()
     cast: tuple[Beside, ...] = ()
     shares: tuple[Share, ...] = ()
+    losing: tuple[Backward, ...] = ()
     if batches:
         with _told("the low model beside the captured one", notes):
             lows = beside(captured, policy, hardware, batches[0], deltas)
@@ -56,6 +69,8 @@ def analyse(captured: Captured, policy: Policy, hardware: Hardware, batches: Seq
         with _told("where the outputs' error comes from", notes):
             shares, said = sensitivity(captured, policy, hardware, batches[0], deltas)
             notes.extend(said)
+        with _told("the gradients of the low model", notes):
+            losing = backward(captured, policy, hardware, batches[0], loss)
     raising: tuple[Trap, ...] = ()
     with _told("what raises when the model is cast", notes):
         raising = traps(captured, policy, hardware)
@@ -74,6 +89,7 @@ def analyse(captured: Captured, policy: Policy, hardware: Hardware, batches: Seq
         flips=tuple(deltas.flips),
         branches=branches(captured, policy.high, policy.low),
         flags=flags(),
+        backward=losing,
     )
 
 

@@ -56,8 +56,9 @@ def sensitivity(
     plain = everything_low(graph, policy, hardware)
     if plain is None:
         return (), ()
-    if _bytes(graph) > ACTIVATIONS:
-        return (), (f"sensitivity is unknown: the example's values take {_bytes(graph) >> 30} GiB, give fewer rows",)
+    size = bytes_of_values(graph)
+    if size > ACTIVATIONS:
+        return (), (f"sensitivity is unknown: the example's values take {size >> 30} GiB, give fewer rows",)
     reads = readings(graph, hardware.kernels, ())
     ledger = _Ledger(deltas, dtype_of(policy.low), low_readers(reads, plain, policy), read_apart(graph))
     mode = graph.mode
@@ -246,7 +247,7 @@ def _mean(squares: Squares, stride: int) -> Tensor | None:
     return independent * stride
 
 
-def _bytes(graph: Graph) -> int:
+def bytes_of_values(graph: Graph) -> int:
     return int(
         sum(math.prod(t.hint) * bytes_of(t.format) for op in graph.ops for t in op.outputs if is_float(t.format))
     )

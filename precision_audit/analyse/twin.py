@@ -47,7 +47,7 @@ class Twin:
         self._module, self._graph, self._seeds, self._ledger = module, graph, seeds, ledger
         self._ops = {op.key: op for op in graph.ops}
         self._written, self._apart = written(graph), read_apart(graph)
-        self._names = _names(module.graph)
+        self._names = names(module.graph)
         self._values: dict[fx.Node, Any] = {}
         self._probed = probed_values(graph)
         self.outputs: list[Tensor] = []
@@ -217,7 +217,7 @@ def probed_values(graph: Graph) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _names(graph: fx.Graph) -> dict[fx.Node, str]:
+def names(graph: fx.Graph) -> dict[fx.Node, str]:
     """The value that each node stands for. An op with several outputs has none itself, its members have."""
     found: dict[fx.Node, str] = {}
     for node in graph.nodes:

@@ -63,20 +63,28 @@ def run(
 ) -> Run:
     """Runs `model` once. `norms` are those of the reference; `scale` multiplies the loss and is divided out of the
     gradient again."""
-    parameters = _parameters(model) if conditions.training else {}
+    parameters = trainable(model) if conditions.training else {}
     with without_trace(model, conditions), torch.set_grad_enabled(bool(parameters)):
         args, kwargs = pytree.tree_map_only(Tensor, _copied, (batch[0], dict(batch[1])))
         before = torch.get_rng_state()
         output = model(*args, **kwargs)
         moved = not torch.equal(before, torch.get_rng_state())
         named = flatten(output, conditions.names)
-        own = {name: float(_real(value.detach()).double().norm()) for name, value in named.items() if _counts(value)}
-        used = norms if norms is not None else own
+        used = norms if norms is not None else norms_of(named)
         gradients: dict[str, Tensor] = {}
         if parameters:
-            total = _loss(conditions.loss(output)) if conditions.loss else _projection(named, used, conditions.seed)
-            gradients = _gradients(total, parameters, scale)
+            gradients = _gradients(scalar(output, named, used, conditions), parameters, scale)
     return Run({name: value.detach() for name, value in named.items()}, gradients, dict(used), scale, moved)
+
+
+def scalar(output: Any, named: Mapping[str, Tensor], norms: Mapping[str, float], conditions: Conditions) -> Tensor:
+    """What gradients descend from: the loss, else the projection of the outputs `named` in units of `norms`."""
+    return _loss(conditions.loss(output)) if conditions.loss else _projection(named, norms, conditions.seed)
+
+
+def norms_of(named: Mapping[str, Tensor]) -> dict[str, float]:
+    """L2 of every output that a gradient can start at."""
+    return {name: float(_real(value.detach()).double().norm()) for name, value in named.items() if _counts(value)}
 
 
 def run_scaled(
@@ -113,7 +121,7 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
                 yield from _leaves(leaf, name + pytree.keystr(path))
 
 
-def _parameters(model: Callable[..., Any]) -> dict[str, nn.Parameter]:
+def trainable(model: Callable[..., Any]) -> dict[str, nn.Parameter]:
     """Trainable parameters under every name they have, so that tied ones meet whatever the order of the names."""
     if not isinstance(model, nn.Module):
         return {}

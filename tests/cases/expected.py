@@ -2,7 +2,8 @@
 
 `CULPRITS`: the line of the case that holds the culprit's code, by a piece of its text (several where the same mistake
 is made on several lines). `LATER`: cases whose failure lies in training or in fp8, which no rule speaks of yet; they
-are still captured and converted, under the policy named. `ALL_KEPT`: cases where nothing that computes lies outside
+are still captured and converted, under the policy named. `BACKWARD`: cases that fail in the backward alone, judged by
+their gradients. `ALL_KEPT`: cases where nothing that computes lies outside
 the list of what must stay fp32, so that "half of the rest runs low" says nothing. `CHEAPER_HIGH`: cases where an op
 outside that list has only fp32 around it, so that running it low would add casts and save nothing.
 """
@@ -19,6 +20,7 @@ POLICIES = {"fp16": "fp16-inference", "bf16": "bf16-inference", "autocast-bf16":
 CULPRITS: dict[str, tuple[str, ...]] = {
     "c01": ("r = (x + self.wo(h)).float()",),
     "c03": ("att = torch.matmul(self.q(x), self.k(x)",),
+    "c06": ("return 0.5 * h * (1.0 + torch.tanh(",),
     "c07": ("return self.weight * (x * torch.rsqrt(",),
     "c09": ("norm = torch.sqrt((x * x).sum(",),
     "c10": ("return torch.matmul(att.masked_fill(~keep, -1e9)",),
@@ -31,6 +33,8 @@ CULPRITS: dict[str, tuple[str, ...]] = {
     "c25": ("torch.sqrt(v + 1e-12)",),
     "c27": ("return torch.log(wh + 1e-8)",),
     "c30": ("return F.binary_cross_entropy(torch.sigmoid(",),
+    "c31": ("return 1.0 - torch.exp(torch.log1p(",),
+    "c33": ("return torch.linalg.vector_norm(",),
     "c35": ("return rotate(self.fc(x), t * self.inv_freq)",),
     "c38": ("ang = t.unsqueeze(-1) * self.freqs",),
     "c40": ("return self.emb(ids) + 0.1",),
@@ -54,9 +58,6 @@ CULPRITS: dict[str, tuple[str, ...]] = {
 
 # case → (policy to convert it under, what is needed before anything can be said of it)
 LATER: dict[str, tuple[str, str]] = {
-    "c06": ("fp16-training", "training: the forward is right, the cube is infinite only in the backward"),
-    "c31": ("bf16-training", "training: the gradient at the boundary is inf times zero"),
-    "c33": ("fp16-training", "training: the derivative of the norm divides by its square"),
     "c51": ("bf16-training", "training: a counter stops after 256 steps"),
     "c53": ("amp-cpu-fp16", "training: running statistics after a step"),
     "c54": ("fp16-training", "training: the optimizer's eps"),
@@ -68,6 +69,9 @@ LATER: dict[str, tuple[str, str]] = {
     "c88": ("fp8-training-hopper", "fp8: a cast without a scale"),
     "c90": ("fp8-training-hopper", "fp8: storage and promotion"),
 }
+
+# cases whose forward is right and whose gradients are not, and the policy that does what their naive conversion does
+BACKWARD: dict[str, str] = {"c06": "fp16-training", "c31": "bf16-training", "c33": "fp16-training"}
 
 ALL_KEPT = frozenset({"c47", "c49", "c63", "c64", "c92"})
 
@@ -98,14 +102,20 @@ def naive_policy(name: str) -> str:
     """The policy that does what the case's naive conversion does; "" for a control."""
     if short(name) in LATER:
         return LATER[short(name)][0]
+    if short(name) in BACKWARD:
+        return BACKWARD[short(name)]
     if short(name) == "c83":  # its own converter, which is cast to bf16 module by module
         return "bf16-inference"
     return POLICIES.get(load(name).EXPECT["naive"], "")
 
 
 def safe_policies(name: str) -> tuple[str, ...]:
-    """The policies that must not condemn the case. Its safe conversions to fp8 belong to the fp8 rules."""
-    return tuple(POLICIES[mode] for mode in load(name).EXPECT["safe_modes"] if mode in POLICIES)
+    """The policies that must not condemn the case; controls and cases of the backward in training too. Its safe
+    conversions to fp8 belong to the fp8 rules."""
+    modes = load(name).EXPECT["safe_modes"]
+    training = [f"{mode}-training" for mode in modes if mode in ("fp16", "bf16")]
+    trained = training if name[0] == "k" or short(name) in BACKWARD else []
+    return (*(POLICIES[mode] for mode in modes if mode in POLICIES), *trained)
 
 
 def culprit_lines(name: str) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -30,6 +31,7 @@ class Judged:
     report: Report
     error: float  # worst relative L2 of a float output; inf where the output is not finite and fp32's is
     flips: float  # worst share of changed elements of an integer output
+    gradient: float = 0.0  # worst relative L2 of a parameter's gradient, in training; inf where it is not finite
 
     @property
     def alarms(self) -> tuple[Finding, ...]:
@@ -48,7 +50,22 @@ def judged(name: str, policy: str) -> Judged:
     pairs = list(zip(wanted, given, strict=True))
     errors = [difference(high, low) for high, low in pairs if high.is_floating_point()]
     flips = [difference(high, low) for high, low in pairs if not high.is_floating_point()]
-    return Judged(result.report, max(errors, default=0.0), max(flips, default=0.0))
+    training = expected.short(name) in expected.BACKWARD and policy_named(policy).mode == "training"
+    gradient = gradient_error(case, result.module) if training else 0.0
+    return Judged(result.report, max(errors, default=0.0), max(flips, default=0.0), gradient)
+
+
+def gradient_error(
+    case: Any, module: torch.nn.Module, low: torch.dtype = torch.float32, scale: float = 2.0**8
+) -> float:
+    """Worst gradient of `module` against the eager fp32 model's, both in training mode. `low` is the inputs' format,
+    `scale` multiplies the loss."""
+    args, model = case.example_inputs(), case.build_model().train()
+    wanted = torch.autograd.grad(case.loss(model(*args)), list(model.parameters()))
+    inputs = [each.to(low) if each.is_floating_point() else each for each in args]
+    parameters = list(module.train().parameters())
+    found = torch.autograd.grad(case.loss(module(*inputs)) * scale, parameters)
+    return max(difference(high, each.float() / scale) for high, each in zip(wanted, found, strict=True))
 
 
 def difference(high: torch.Tensor, low: torch.Tensor) -> float:

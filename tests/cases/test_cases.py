@@ -3,24 +3,29 @@ is right and still runs low what is harmless, and what is safe is not condemned.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 import precision_audit as pa
+from precision_audit.policy import load as policy_named
 from tests.cases import expected, judge
 
 NAMES = expected.names()
 CASES = tuple(name for name in NAMES if name[0] == "c" and expected.short(name) not in expected.LATER)
 LATER = tuple(name for name in NAMES if expected.short(name) in expected.LATER)
+LOW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 SAFE = [(name, policy) for name in NAMES for policy in expected.safe_policies(name)]
 
 
 def test_the_tables_cover_the_folder() -> None:
     cases = {expected.short(name) for name in NAMES if name[0] == "c"}
     assert cases == set(expected.CULPRITS) | set(expected.LATER)
-    assert not set(expected.CULPRITS) & set(expected.LATER)
+    assert not set(expected.CULPRITS) & set(expected.LATER) and set(expected.BACKWARD) <= set(expected.CULPRITS)
     assert len(NAMES) == 52 and all(reason for _, reason in expected.LATER.values())
-    assert len(SAFE) == 51  # safe_modes of the cases without fp8, and three of each of six controls
+    # safe_modes of the cases without fp8, three of each of six controls; two each in training, and of c06 and c33 one
+    assert len(SAFE) == 51 + 12 + 2
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -38,6 +43,17 @@ def test_the_converted_model_is_right(name: str) -> None:
     one = judge.judged(name, policy)
     assert one.error <= judge.limit(name, policy)
     assert one.flips <= 0.01
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if expected.short(name) in expected.BACKWARD])
+def test_gradients_are_right(name: str) -> None:
+    policy = policy_named(expected.naive_policy(name))
+    one = judge.judged(name, policy.name)
+    assert one.gradient <= dict(policy.tolerances)["gradient_relative_l2"]
+    about = [each for each in one.alarms if judge.named_op(name, each, one.report) and judge.on_line(name, each)]
+    assert about and all(each.resolved for each in about)
+    verification = one.report.verification
+    assert verification is not None and verification.passed
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -61,6 +77,7 @@ def test_a_case_of_a_later_issue_converts(name: str) -> None:
 def test_what_is_safe_is_not_condemned(name: str, policy: str) -> None:
     one = judge.judged(name, policy)
     assert [f"{finding.rule} {finding.op}: {finding.message}" for finding in one.alarms] == []
+    assert one.gradient <= dict(policy_named(policy).tolerances).get("gradient_relative_l2", 0.0)
     if name[0] == "k":
         assert one.error <= judge.limit(name, policy) and one.flips == 0
 
@@ -84,6 +101,10 @@ def test_the_case_fails_as_it_says(name: str) -> None:
     if mode == "custom":
         assert case.custom_check()[0]
         return
+    if expected.short(name) in expected.BACKWARD:
+        low = LOW[mode]
+        assert judge.gradient_error(case, case.build_model().to(low), low, scale=1.0) == math.inf
+        return
     with torch.no_grad():
         wanted = list(judge.tensors(case.build_model().eval()(*case.example_inputs())))
         try:
@@ -100,5 +121,5 @@ def _naive(case: object, mode: str) -> object:
     if mode == "autocast-bf16":
         with torch.autocast("cpu", torch.bfloat16):
             return model(*args)
-    low = {"fp16": torch.float16, "bf16": torch.bfloat16}[mode]
+    low = LOW[mode]
     return model.to(low)(*(each.to(low) if each.is_floating_point() else each for each in args))
