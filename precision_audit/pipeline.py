@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from precision_audit import policy as policies
 from precision_audit.ambient import random_state_kept
 from precision_audit.analyse import analyse
+from precision_audit.analyse.functions import functions
 from precision_audit.capture import Captured, capture, private_copy
 from precision_audit.capture.accepts import check_model
 from precision_audit.capture.origins import as_fake, has_weights
@@ -159,7 +160,8 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     weights_digest = digest()  # before anything runs: a forward pass in training mode writes to buffers
     committed = fitting_plan(request.apply_plan, policy)
     facts = analyse(captures[policy.mode], policy, hardware, batches if weights else (), request.loss)
-    facts = replace(facts, suppressions=suppressions)
+    hand_written = functions(original, captures[policy.mode], policy, batches[0]) if weights else ()
+    facts = replace(facts, suppressions=suppressions, functions=hand_written)
     made = _plans(captures, policy, hardware, committed, facts)
     signature = inspect.signature(original.forward) if isinstance(original, nn.Module) else None
     plans = {mode: each.plan for mode, each in made.items()}
@@ -169,7 +171,10 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     )
     verification = None
     if request.verify and converted is not None:
-        verification = compare(original, captures, made, converted, policy, hardware, batches, request.loss, signature)
+        custom = any(each.difference for each in facts.functions)
+        verification = compare(
+            original, captures, made, converted, policy, hardware, batches, request.loss, signature, custom
+        )
     said = dict(request.provenance or {})
     if not weights:
         said["weights"] = "no weights (meta device), so nothing was run"

@@ -88,6 +88,24 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
+class CustomFunction:
+    """A `torch.autograd.Function` of the user's that the model applies, once per class and line. A capture holds its
+    forward only. What is measured (in training, on the example): `difference`, the worst relative L2 between the
+    gradients of the capture and of the model, at `parameter`; `raised`, where and what it raises under
+    torch.autocast."""
+
+    name: str
+    call: Source | None  # where it is applied
+    defined: Source | None  # the class
+    last_line: int = 0  # of the class
+    ops: tuple[str, ...] = ()  # keys of what its forward became
+    custom_fwd: bool = False  # torch.amp.custom_fwd wraps its forward
+    difference: float = 0.0
+    parameter: str = ""
+    raised: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """The captured model as records, in execution order (inputs and state first)."""
 
@@ -99,6 +117,7 @@ class Graph:
     symbols: tuple[tuple[str, int], ...] = ()  # symbolic dimensions and their example value
     front_end: str = "whole (torch.export)"
     notes: tuple[str, ...] = ()  # what the capture could not do or had to assume, one sentence each
+    functions: tuple[CustomFunction, ...] = ()  # hand-written gradients, not yet measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,6 +526,7 @@ class Facts:
     cast: tuple[Beside, ...] = ()  # beside, of the model as a cast of the module leaves it, where that differs
     training: Training | None = None  # None where nothing was trained
     backward: tuple[Backward, ...] = ()
+    functions: tuple[CustomFunction, ...] = ()  # those of the graph, measured
 
 
 NO_FACTS = Facts()

@@ -109,8 +109,8 @@ class _Watched:
             value.register_hook(partial(self._passed, (name, "")))
         return value
 
-    def _passed(self, edge: Edge, gradient: Tensor) -> None:
-        if not wrapped(gradient) and gradient.numel() and gradient.layout == torch.strided:
+    def _passed(self, edge: Edge, gradient: Tensor | None) -> None:
+        if gradient is not None and not wrapped(gradient) and gradient.numel() and gradient.layout == torch.strided:
             self._listen(edge, gradient.detach())
 
     def _outputs(self, node: fx.Node) -> list[Any]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import io
 import logging
 import warnings
@@ -30,8 +31,8 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from precision_audit.ambient import restored_on_error
+from precision_audit.capture import functions, origins, regions
 from precision_audit.capture import graph as graph_records
-from precision_audit.capture import origins, regions
 from precision_audit.capture.containers import registered, without_cache
 from precision_audit.capture.sources import user_frame, users_frames
 from precision_audit.records import Graph, InputError, Mode, Source
@@ -69,11 +70,12 @@ def capture(
     """
     args, kwargs = tuple(args), dict(kwargs or {})
     notes: list[str] = []
+    calls: list[functions.Call] = []
     if isinstance(model, torch.export.ExportedProgram):
         program = model
     else:
         set_mode(model, mode)
-        program = _export(model, args, kwargs, dynamic_shapes, notes)
+        program = _export(model, args, kwargs, dynamic_shapes, notes, calls)
     root = program.module(check_guards=False)
     in_spec, out_spec = root._in_spec, root._out_spec
     assert in_spec is not None and out_spec is not None
@@ -84,6 +86,7 @@ def capture(
     notes.extend(_closed(root.graph, dynamic_shapes))
     labels = _symbol_names(root.graph, dynamic_shapes)
     records, nodes = graph_records.build(root, mode, follows, labels, tuple(notes))
+    records = dataclasses.replace(records, functions=functions.located(calls, nodes))
     return Captured(root, records, nodes, in_spec, out_spec)
 
 
@@ -114,13 +117,19 @@ def set_mode(model: nn.Module, mode: Mode) -> None:
 
 
 def _export(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, notes: list[str]
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any,
+    notes: list[str],
+    calls: list[functions.Call],
 ) -> torch.export.ExportedProgram:
-    """Non-strict export; then the remedies that are known to be right, each stated in `notes`."""
+    """Non-strict export; then the remedies that are known to be right, each stated in `notes`. `calls` are the
+    hand-written gradients that it passed by."""
 
     def run() -> torch.export.ExportedProgram:
         traced = _disposable(model)
-        with _tracing(traced), restored_on_error():
+        with _tracing(traced), restored_on_error(), functions.recorded(calls):
             return torch.export.export(traced, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
     try:

@@ -28,6 +28,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<functio
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _OURS = str(Path(__file__).parent.parent) + os.sep
+_BETWEEN = str(Path(__file__).with_name("functions.py"))  # stands between the user's frames
 
 
 @contextlib.contextmanager
@@ -38,9 +39,9 @@ def users_frames() -> Iterator[None]:
     def kept(_self: Any, frames: Iterable[traceback.FrameSummary]) -> traceback.StackSummary:
         found: list[traceback.FrameSummary] = []
         for frame in reversed(list(frames)):
-            if frame.filename.startswith(_OURS):
+            if frame.filename.startswith(_OURS) and frame.filename != _BETWEEN:
                 break
-            if _is_user(frame.filename):
+            if is_user(frame.filename):
                 found.append(frame)
         return traceback.StackSummary.from_list(found[::-1])
 
@@ -52,11 +53,17 @@ def users_frames() -> Iterator[None]:
 
 
 @functools.cache
+def frames_of(stack_trace: str) -> tuple[tuple[str, int], ...]:
+    """File and line of every frame of `stack_trace` that is the user's, outermost first."""
+    return tuple((m["file"], int(m["line"])) for m in _FRAME.finditer(stack_trace) if is_user(m["file"]))
+
+
+@functools.cache
 def source_of(stack_trace: str) -> Source | None:
     """The last frame of `stack_trace` that is the user's (a library on top of torch counts as the user's)."""
     found: Source | None = None
     for match in _FRAME.finditer(stack_trace):
-        if _is_user(match["file"]):
+        if is_user(match["file"]):
             text = match["text"].strip()
             if text.startswith('File "'):
                 text = ""
@@ -71,14 +78,15 @@ def user_frame(error: BaseException) -> Source | None:
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         for frame in reversed(traceback.extract_tb(current.__traceback__)):
-            if _is_user(frame.filename):
+            if is_user(frame.filename):
                 text = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
                 return Source(frame.filename, frame.lineno or 0, frame.name, text)
         current = current.__cause__ or current.__context__
     return None
 
 
-def _is_user(file: str) -> bool:
+def is_user(file: str) -> bool:
+    """Whether a file is neither torch's, nor Python's, nor this package's."""
     generated = file.startswith("<") or "<eval_with_key>" in file
     standard = file.startswith(_STANDARD) and f"{os.sep}site-packages{os.sep}" not in file
     standard = standard or f"{os.sep}site-packages{os.sep}sympy{os.sep}" in file

@@ -38,8 +38,10 @@ def compare(
     batches: Sequence[Batch],
     loss: Callable[[Any], torch.Tensor] | None,
     signature: inspect.Signature | None,
+    custom: bool = False,
 ) -> Verification:
-    """Run and judge. The reference is the captured graph, which was compared with eager first."""
+    """Run and judge. The reference is the captured graph, which was compared with eager first; that its gradients are
+    others is no refusal where `custom` ones are known to be missing from it."""
     mode = policy.mode
     main = {mode: captures[mode]}
     reference = unchanged(main, signature=signature)
@@ -61,7 +63,7 @@ def compare(
             tolerance=limit(policy, "relative_l2", "") or 0,
         ),
         shapes_check=(lambda: check_shapes(converted, *batches[0], mode=plan.mode)) if plan.swaps else None,
-        captured_against_eager=_eager(original, reference, captures[mode], batches[0], mode),
+        captured_against_eager=_eager(original, reference, captures[mode], batches[0], mode, custom),
         emulated=emulated(plan),
     )
 
@@ -83,6 +85,7 @@ def _eager(
     captured: Captured,
     batch: Batch,
     mode: Mode,
+    custom: bool,
 ) -> str:
     if not isinstance(original, nn.Module):
         return ""
@@ -90,6 +93,7 @@ def _eager(
     guarded = follows_example(captured.graph)
     with without_cache(original):
         try:
-            return against_eager(original, reference, batch, type(original).__name__, guarded, mode == "training")
+            name = type(original).__name__
+            return against_eager(original, reference, batch, name, guarded, mode == "training", custom)
         except InputError as error:
             raise named_path(error, captured.graph) from error

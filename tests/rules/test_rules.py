@@ -14,6 +14,7 @@ from torch import nn
 
 from precision_audit import backends, hardware, policy, rules, suppressions
 from precision_audit.analyse import analyse
+from precision_audit.analyse.functions import functions
 from precision_audit.capture import capture, private_copy, sources
 from precision_audit.decide import Decided, decide
 from precision_audit.records import Finding
@@ -27,7 +28,8 @@ def _run(model: nn.Module, args: tuple[Any, ...], text: str, dynamic_shapes: Any
     captured = capture(private_copy(model), args, mode=made.mode, dynamic_shapes=dynamic_shapes)
     device = hardware.device(made.device or "local")
     facts = analyse(captured, made, device, [(args, {})])
-    facts = replace(facts, suppressions=suppressions.read(captured.graph, model))
+    measured = functions(private_copy(model), captured, made, (args, {}))
+    facts = replace(facts, suppressions=suppressions.read(captured.graph, model), functions=measured)
     return decide(captured.graph, made, device, backends.listed(), facts=facts)
 
 

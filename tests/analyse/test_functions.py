@@ -1,0 +1,212 @@
+"""Hand-written gradients: what the capture records of them, whether they survive, and what autocast makes of them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import precision_audit as pa
+from precision_audit.analyse.functions import functions
+from precision_audit.capture import capture, private_copy
+from precision_audit.policy import load
+from precision_audit.records import CustomFunction, Finding, InputError
+
+amp_forward = torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+amp_backward = torch.amp.custom_bwd(device_type="cpu")
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return -gradient
+
+
+class Product(torch.autograd.Function):
+    """What autograd does too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return torch.mm(x, w.t())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = ctx.saved_tensors
+        return torch.mm(gradient, w), torch.mm(gradient.t(), x)
+
+
+class Decorated(torch.autograd.Function):
+    @staticmethod
+    @amp_forward
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return torch.mm(x, w.t())
+
+    @staticmethod
+    @amp_backward
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = ctx.saved_tensors
+        return torch.mm(gradient, w), torch.mm(gradient.t(), x)
+
+
+class InTwoParts(torch.autograd.Function):
+    """The newer spelling: the context is set up apart."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.sign()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * (ctx.saved_tensors[0].abs() < 1)
+
+
+class Net(nn.Module):
+    def __init__(self, ways: tuple[str, ...]) -> None:
+        super().__init__()
+        self.ways = ways
+        self.first, self.w, self.last = nn.Linear(8, 8), nn.Parameter(torch.randn(8, 8) * 0.3), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x) * 2
+        for way in self.ways:
+            if way == "rounded":
+                h = Rounded.apply(h)
+            elif way == "reversed":
+                h = Reversed.apply(h)
+            elif way == "product":
+                h = Product.apply(h, self.w)
+            elif way == "decorated":
+                h = Decorated.apply(h, self.w)
+            elif way == "in two parts":
+                h = InTwoParts.apply(h)
+            elif h.requires_grad:
+                h.register_hook(lambda gradient: gradient * 3)
+        return self.last(h)
+
+
+LINES, START = inspect.getsourcelines(Net.forward)
+NAMES = {"rounded": "Rounded", "reversed": "Reversed", "product": "Product", "in two parts": "InTwoParts"}
+X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+
+
+def built(*ways: str) -> Net:
+    torch.manual_seed(0)
+    return Net(ways)
+
+
+def line_of(name: str) -> int:
+    (line,) = [START + index for index, text in enumerate(LINES) if f"{name}.apply" in text]
+    return line
+
+
+def seen(policy: str, *ways: str) -> dict[str, CustomFunction]:
+    net, made = built(*ways), load(policy)
+    captured = capture(private_copy(net), (X,), mode=made.mode)
+    return {each.name: each for each in functions(net, captured, made, ((X,), {}))}
+
+
+def told(policy: str, *ways: str) -> list[Finding]:
+    report = pa.audit(built(*ways), (X,), policy=policy, device="cpu-amx")
+    return [finding for finding in report.findings if finding.rule == "PA309"]
+
+
+def test_what_the_capture_records() -> None:
+    recorded = capture(private_copy(built("product", "decorated")), (X,), mode="training").graph.functions
+    plain, decorated = recorded
+    assert (plain.name, decorated.name) == ("Product", "Decorated")
+    assert plain.call is not None and plain.call.line == line_of("Product") and plain.call.file == __file__
+    assert plain.defined is not None and plain.defined.text == "class Product(torch.autograd.Function):"
+    first = inspect.getsourcelines(Product)
+    assert (plain.defined.line, plain.last_line) == (first[1], first[1] + len(first[0]) - 1)
+    assert not plain.custom_fwd and decorated.custom_fwd
+    assert plain.ops == ("/t#0", "/mm#0") and decorated.ops == ("/t#1", "/mm#1")
+    assert capture(private_copy(built()), (X,), mode="training").graph.functions == ()
+
+
+@pytest.mark.parametrize("way", ["rounded", "in two parts"])
+def test_a_straight_through_estimator_is_lost(way: str) -> None:
+    """Autograd's gradient of round and sign is zero: the relative error is one."""
+    (found,) = seen("bf16-training", way).values()
+    assert found.difference == 1.0 and found.parameter.startswith("first.")
+    (finding,) = told("bf16-training", way)
+    assert finding.severity == "error" and not finding.resolved
+    assert finding.source is not None and finding.source.line == line_of(NAMES[way])
+
+
+def test_a_reversed_gradient_has_its_old_sign() -> None:
+    (found,) = seen("bf16-training", "reversed").values()
+    assert found.difference == pytest.approx(2.0, rel=1e-6)  # |g - (-g)| / |g|
+    (finding,) = told("bf16-training", "reversed")
+    assert finding.message.startswith("Reversed: its hand-written backward is not in the converted module")
+
+
+def test_only_the_one_that_matters_is_named() -> None:
+    found = seen("bf16-training", "product", "rounded")
+    assert found["Product"].difference == 0.0 and found["Rounded"].difference == 1.0
+    assert [finding.message.partition(":")[0] for finding in told("bf16-training", "product", "rounded")] == ["Rounded"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "way"),
+    [
+        ("bf16-training", "product"),
+        ("bf16-training", "decorated"),
+        ("amp-cpu-bf16", "decorated"),
+        ("bf16-inference", "rounded"),
+        ("bf16-inference", "product"),
+    ],
+)
+def test_what_agrees_and_runs_is_quiet(policy: str, way: str) -> None:
+    assert told(policy, way) == []
+
+
+@pytest.mark.parametrize(("policy", "other"), [("amp-cpu-bf16", "BFloat16"), ("amp-cuda-fp16", "Half")])
+def test_a_backward_that_autocast_breaks(policy: str, other: str) -> None:
+    """The gradient comes in low and meets an fp32 weight: eager torch, without this package, says the same."""
+    net, low = built("product"), torch.bfloat16 if other == "BFloat16" else torch.float16
+    with torch.autocast("cpu", low):
+        output = net(X)
+    with pytest.raises(RuntimeError) as raised:
+        output.float().sum().backward()
+    (finding,) = told(policy, "product")
+    assert str(raised.value).splitlines()[0][:100] in finding.message and "in backward" in finding.message
+    assert finding.source is not None and finding.source.line == line_of("Product") and finding.resolved
+    assert "custom_fwd" in finding.remedy and "custom_bwd" in finding.remedy
+
+
+def test_a_hook_beside_a_function_is_still_refused() -> None:
+    with pytest.raises(InputError, match="gradient hooks"):
+        pa.audit(built("product", "hook"), (X,), policy="bf16-training", device="cpu-amx")
+
+
+def test_the_model_is_as_it_was() -> None:
+    net = built("rounded").eval()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    apply = torch.autograd.Function.__dict__["apply"]
+    pa.audit(net, (X,), policy="amp-cpu-bf16", device="cpu-amx")
+    assert not net.training and all(parameter.grad is None for parameter in net.parameters())
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert torch.autograd.Function.__dict__["apply"] is apply
