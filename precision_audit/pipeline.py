@@ -70,6 +70,8 @@ class Request:
     share_parameters: bool = False
     apply_plan: str | Path | Plan | None = None
     provenance: Mapping[str, str] | None = None
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None
+    steps: int = 3
 
 
 def audit(
@@ -171,9 +173,21 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     )
     verification = None
     if request.verify and converted is not None:
-        custom = any(each.difference for each in facts.functions)
+        recommended = facts.training.scale if facts.training else None
         verification = compare(
-            original, captures, made, converted, policy, hardware, batches, request.loss, signature, custom
+            original,
+            captures,
+            made,
+            converted,
+            policy,
+            hardware,
+            batches,
+            request.loss,
+            signature,
+            custom=any(each.difference for each in facts.functions),
+            optimizer=request.optimizer,
+            steps=request.steps,
+            scale=recommended.recommended if recommended and recommended.fits else None,
         )
     said = dict(request.provenance or {})
     if not weights:

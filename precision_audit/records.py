@@ -277,6 +277,40 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One training step of the reference and the converted model. Errors are relative: of the loss (absolute where a
+    projection stands for it), and of the worst gradient, that of the parameter `gradient`. The noise is the same of the
+    reference against itself under another seed, zero where the model draws nothing."""
+
+    loss: float
+    converted_loss: float
+    plain_loss: float | None  # wholly in the low format
+    loss_error: float
+    gradient: str
+    gradient_error: float
+    loss_noise: float = 0.0
+    gradient_noise: float = 0.0
+    scale: float = 1.0  # what the converted model's loss was multiplied by
+    skipped: bool = False  # its gradients were not finite, so that its update was left out
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Training steps from the same weights, on the same batches, under the same draws."""
+
+    steps: tuple[Step, ...]
+    optimizer: str = ""  # its class; "" where the weights stayed
+    objective: Literal["loss", "projection"] = "loss"
+    passed: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def skipped(self) -> int:
+        """How many updates were left out."""
+        return sum(step.skipped for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     passed: bool
     outputs: tuple[Comparison, ...]
@@ -289,6 +323,7 @@ class Verification:
     notes: tuple[str, ...] = ()
     device: str = "CPU"  # where both were run
     noise: float = 0.0  # the reference's difference from itself in units of the limit; from 1 on nothing can be judged
+    steps: Steps | None = None  # None where no loss or optimizer was given
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from precision_audit.records import Report
-from precision_audit.report import findings, phrases, tables
+from precision_audit.report import findings, phrases, steps, tables
 
 SUFFIXES = (".txt",)
 
@@ -137,6 +137,8 @@ def _verification(report: Report, verbose: bool, color: bool) -> Iterator[str]:
             yield _painted(line, row, color)
     else:
         yield header[0]
+    for line in steps.lines(report, verbose):
+        yield from _wrapped(line, "    ")
     for remark in tables.remarks(report, verbose):
         yield from _wrapped(remark, "  ")
 

@@ -126,7 +126,10 @@ def _failures(open_ones: list[Finding], verification: Verification | None) -> li
         reasons.append(f"{_count(len(gradients), 'gradient')} above the limit")
     if shapes_refused(verification.shapes):
         reasons.append("shapes refused by the device's kernels")
-    if not (above or gradients or shapes_refused(verification.shapes)):
+    learned = verification.steps is None or verification.steps.passed
+    if not learned:
+        reasons.append("a training step is not finite")
+    if not (above or gradients or shapes_refused(verification.shapes)) and learned:
         reasons.append("verification failed")
     return reasons
 

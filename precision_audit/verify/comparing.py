@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from precision_audit.verify.device_shapes import check_shapes
 from precision_audit.verify.eager import against_eager, follows_example, named_path
 from precision_audit.verify.limits import limit
 from precision_audit.verify.runs import Batch
+from precision_audit.verify.training_steps import OptimizerFactory, training_steps
 
 
 def compare(
@@ -39,18 +41,23 @@ def compare(
     loss: Callable[[Any], torch.Tensor] | None,
     signature: inspect.Signature | None,
     custom: bool = False,
+    optimizer: OptimizerFactory | None = None,
+    steps: int = 3,
+    scale: float | None = None,
 ) -> Verification:
     """Run and judge. The reference is the captured graph, which was compared with eager first; that its gradients are
-    others is no refusal where `custom` ones are known to be missing from it."""
+    others is no refusal where `custom` ones are known to be missing from it. In training, with a loss or an optimizer,
+    `steps` training steps follow, in fp16 under the loss `scale`."""
     mode = policy.mode
     main = {mode: captures[mode]}
     reference = unchanged(main, signature=signature)
     plan = made[mode].plan
     converted.train(mode == "training")
-    return verify(
+    plain = _plain(main, mode, policy, hardware, signature)
+    found = verify(
         reference,
         converted,
-        _plain(main, mode, policy, hardware, signature),
+        plain,
         batches,
         policy,
         loss=loss,
@@ -66,6 +73,10 @@ def compare(
         captured_against_eager=_eager(original, reference, captures[mode], batches[0], mode, custom),
         emulated=emulated(plan),
     )
+    if mode != "training" or (loss is None and optimizer is None):
+        return found
+    learned = training_steps(reference, converted, plain, batches, policy, loss, optimizer, steps, scale=scale)
+    return replace(found, steps=learned, passed=found.passed and learned.passed)
 
 
 def _plain(
