@@ -7,10 +7,10 @@ whose square underflows, a branch that `where` does not take. What only the valu
 One forward and backward of the captured model and one of the low one, under the same draws; the low one beside what
 is remembered of the first: where it was not finite itself, and how large. In fp16 the loss is scaled so that no
 gradient needs more than fp16 has, and gradients that a smaller scale gives back are no one's fault: stepping down is
-the gradient scaler's work. From a lost gradient of a parameter the walk goes towards the loss, over gradients that are
-lost too, to the op that received what is finite. Only then is the remedy sought, by trying: the op in the high format,
-then what makes its operands with it, what reads it at last, until the gradients are back; then what was not needed is
-given up again.
+the gradient scaler's work. Where a gradient of a parameter is lost the low model runs once more, every lost element
+replaced by zero where it appears: each op then receives what is finite, and what is lost still is its own doing. Only
+then is the remedy sought, by trying: these ops in the high format, then what makes their operands with them, what reads
+them at last, until the gradients are back; then what was not needed is given up again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from precision_audit import ops
+from precision_audit.analyse.blame import joined, led_from, to_blame
 from precision_audit.analyse.gradients import Edge, gradients
 from precision_audit.analyse.sensitivity import ACTIVATIONS, bytes_of_values
-from precision_audit.analyse.twin import written
 from precision_audit.capture import Captured
 from precision_audit.formats import FORMATS, is_float
 from precision_audit.plain import everything_low
@@ -37,9 +37,9 @@ from precision_audit.verify.measures import gradient_figure, largest_rms, measur
 from precision_audit.verify.runs import Batch, Conditions
 
 _LARGEST_SCALE = 16  # 2^16, where torch.amp.GradScaler begins
-_STEPS_DOWN = (0, 6, 12)  # powers of two below the largest scale that fits
-_ROUNDS = 6  # how far upstream of the op the remedy may reach
-_GIVEN_UP = 12  # runs to find what the remedy does not need
+_STEPS_DOWN = (0, 8)  # powers of two below the largest scale that fits
+_UPSTREAM, _DOWNSTREAM = 6, 4  # how far from the ops the remedy may reach
+_GIVEN_UP = 8  # runs to find what the remedy does not need
 _NEAR = 1.5  # a remedy whose error is within this factor of the best one that was found is as good
 _GEMMS = ("matmul", "conv", "attention", "rnn")
 _STATE = ("input", "parameter", "buffer", "constant")
@@ -60,11 +60,15 @@ def backward(
         return ()
     steps = _Steps(captured, policy, hardware, batch, loss)
     found = steps.low(frozenset())
-    blamed = to_blame(graph, found.lost)
+    if not _lost_parameters(graph, found):
+        return ()
+    mended = steps.mended(found.scale)
+    blamed = to_blame(graph, found.lost, mended.lost)
     if not blamed:
         return ()
-    pins, errors = _remedy(steps, graph, blamed, found)
-    return tuple(_record(graph, op, lost, found, pins, errors) for op, lost in blamed.items())
+    pins, errors = _remedy(steps, graph, blamed)
+    reached = _lost_parameters(graph, found)
+    return tuple(_record(graph, edge, mended, reached, pins, errors) for edge in blamed.items())
 
 
 @dataclass
@@ -76,31 +80,6 @@ class Step:
     lost: dict[Edge, int] = field(default_factory=dict)
     count: dict[Edge, int] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
-
-
-def to_blame(graph: Graph, lost: Mapping[Edge, int]) -> dict[str, str]:
-    """Keys of the ops that received gradients all finite and gave one that is not, in graph order, and the operand
-    concerned: those from which a path of lost gradients leads to a parameter."""
-    readers: dict[str, dict[str, Op]] = {}
-    for op in graph.ops:
-        for operand in op.operands:
-            readers.setdefault(operand.value, {})[op.key] = op
-    apart = written(graph)
-    waiting = [op.key for op in graph.ops if op.kind in ("parameter", "input") and lost.get((op.key, ""))]
-    seen, found = set(waiting), dict[str, str]()
-    while waiting:
-        value = waiting.pop()
-        reading = readers.get(value, {})
-        told = len(reading) + graph.outputs.count(value) > 1 and value not in apart
-        for op in reading.values():
-            if told and not lost.get((value, op.key)):
-                continue
-            received = [each for each in op.values if lost.get((each, ""))]
-            if not received and (told or (len(reading) == 1 and value not in graph.outputs)):
-                found.setdefault(op.key, value)
-            waiting.extend(each for each in received if each not in seen)
-            seen.update(received)
-    return {op.key: found[op.key] for op in graph.ops if op.key in found}
 
 
 class _Steps:
@@ -124,6 +103,12 @@ class _Steps:
         self._expected, self._norms = found
         self._largest = largest_rms(self._expected.values())
         self._scale = self._fitting()
+
+    def mended(self, scale: float) -> Step:
+        """Everything low; what is lost is zero from there on."""
+        plan = everything_low(self._captured.graph, self._policy, self._hardware)
+        assert plan is not None
+        return self._step(self._module(plan), scale, mended=True)
 
     def low(self, kept: frozenset[str]) -> Step:
         """Everything low but the ops `kept`, at the largest loss scale that loses nothing, else at the largest."""
@@ -152,19 +137,20 @@ class _Steps:
         mode = self._captured.graph.mode
         return rewrite({mode: self._captured}, {mode: plan}, share_parameters=True)
 
-    def _step(self, module: Any, scale: float) -> Step:
+    def _step(self, module: Any, scale: float, mended: bool = False) -> Step:
         step = Step(scale)
 
-        def listen(edge: Edge, gradient: Tensor) -> None:
+        def listen(edge: Edge, gradient: Tensor) -> Tensor | None:
             lowest, highest = (float(each) for each in gradient.aminmax())
             if math.isfinite(lowest) and math.isfinite(highest):
-                return
+                return None
             lost = ~torch.isfinite(gradient)
             broken = self._broken.get(edge)
             if broken is not None and broken.shape == lost.shape:
                 lost &= ~broken
             step.lost[edge] = step.lost.get(edge, 0) + int(lost.sum())
             step.count[edge] = gradient.numel()
+            return gradient.masked_fill(lost, 0.0) if mended else None
 
         made, _ = gradients(self._captured, module, self._batch, self._conditions, listen, self._norms, scale)
         for name in self._affected & made.keys() & self._expected.keys():
@@ -193,7 +179,7 @@ def _lost_parameters(graph: Graph, step: Step) -> list[str]:
     return [op.key for op in graph.ops if op.kind in ("parameter", "input") and step.lost.get((op.key, ""))]
 
 
-def _remedy(steps: _Steps, graph: Graph, blamed: Iterable[str], found: Step) -> tuple[frozenset[str], dict[str, float]]:
+def _remedy(steps: _Steps, graph: Graph, blamed: Iterable[str]) -> tuple[frozenset[str], dict[str, float]]:
     """Ops that give the gradients back when they run high, and the errors that are left; none where nothing does."""
     search = _Search(steps, graph, frozenset(blamed))
     tried = list(search.outwards())
@@ -216,11 +202,11 @@ class _Search:
     def outwards(self) -> Iterator[tuple[frozenset[str], Step]]:
         """Sets of ops with what came of each: first ever more of what leads to the ops, then of what follows too."""
         kept = self.blamed
-        for near in (self.makers, self.readers):
-            for _ in range(_ROUNDS):
+        for near, rounds in ((self.makers, _UPSTREAM), (self.readers, _DOWNSTREAM)):
+            for _ in range(rounds):
                 step = self._steps.low(kept)
                 yield kept, step
-                more = kept | frozenset(to_blame(self._graph, step.lost)) | near(kept)
+                more = kept | near(kept)
                 if self.good(step):
                     return
                 if more == kept:
@@ -265,28 +251,17 @@ def _worst(step: Step) -> float:
 
 
 def _record(
-    graph: Graph, key: str, value: str, found: Step, pins: frozenset[str], errors: Mapping[str, float]
+    graph: Graph,
+    blamed: tuple[str, str],
+    own: Step,
+    lost: Iterable[str],
+    pins: frozenset[str],
+    errors: Mapping[str, float],
 ) -> Backward:
-    edge = (value, key) if found.lost.get((value, key)) else (value, "")
-    above = _led_from(graph, key)
-    reaches = tuple(each for each in _lost_parameters(graph, found) if each in above)
-    own = tuple(op.key for op in graph.ops if op.key == key or op.key in pins & (above | _led_from(graph, key, True)))
+    key, value = blamed
+    edge = (value, key) if own.lost.get((value, key)) else (value, "")
+    above = led_from(graph, key)
+    reaches = tuple(each for each in lost if each in above)
     error = max((errors.get(name, 0.0) for name in reaches), default=0.0) if errors else math.inf
-    return Backward(key, value, found.lost[edge], found.count[edge], found.scale, reaches, own, error)
-
-
-def _led_from(graph: Graph, key: str, backwards: bool = False) -> set[str]:
-    """Keys of the ops and state from which a path leads to the op; with `backwards`, of those it leads to."""
-    makers = {value: op.key for op in graph.ops for value in op.values}
-    near: dict[str, set[str]] = {op.key: set() for op in graph.ops}
-    for op in graph.ops:
-        for operand in op.operands:
-            maker = makers.get(operand.value)
-            if maker is not None:
-                near[maker if backwards else op.key].add(op.key if backwards else maker)
-    found, waiting = set[str](), [key]
-    while waiting:
-        more = near[waiting.pop()] - found
-        found |= more
-        waiting.extend(more)
-    return found
+    kept = joined(graph, key, pins | {key})
+    return Backward(key, value, own.lost[edge], own.count[edge], own.scale, reaches, kept, error)

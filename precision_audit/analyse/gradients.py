@@ -1,10 +1,10 @@
 """One forward and backward of a captured graph in which every gradient is seen as it passes.
 
 Takes a module over a captured graph, its records and the model's inputs; calls a listener with the gradient of every
-value and of each of its readers, and gives the gradients of the parameters. Unlike `twin.py` this is the training step
-itself: parameters and regions without gradient are what they are in the model, and nothing is detached. Where several
-ops read a value each reads a view of its own, so that what a reader gave can be told from the sum. Keeps nothing of
-what it hands out, and no hook stays on a tensor of the user's.
+value and of each of its readers, which may put another in its place, and gives the gradients of the parameters. Unlike
+`twin.py` this is the training step itself: parameters and regions without gradient are what they are in the model, and
+nothing is detached. Where several ops read a value each reads a view of its own, so that what a reader gave can be told
+from the sum. Keeps nothing of what it hands out, and no hook stays on a tensor of the user's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.runs import Batch, Conditions, flatten, norms_of, scalar, trainable, without_trace
 
 Edge = tuple[str, str]  # a value and the op that reads it; "" for the value as a whole
-Listener = Callable[[Edge, Tensor], None]
+Listener = Callable[[Edge, Tensor], Tensor | None]  # what it returns, if anything, goes on in place of the gradient
 
 
 def gradients(
@@ -109,9 +109,10 @@ class _Watched:
             value.register_hook(partial(self._passed, (name, "")))
         return value
 
-    def _passed(self, edge: Edge, gradient: Tensor | None) -> None:
+    def _passed(self, edge: Edge, gradient: Tensor | None) -> Tensor | None:
         if gradient is not None and not wrapped(gradient) and gradient.numel() and gradient.layout == torch.strided:
-            self._listen(edge, gradient.detach())
+            return self._listen(edge, gradient.detach())
+        return None
 
     def _outputs(self, node: fx.Node) -> list[Any]:
         found = []

@@ -4,6 +4,7 @@ harmless models are left alone. The models are in `backward_models`; whether eac
 from __future__ import annotations
 
 import inspect
+import math
 from functools import cache
 
 import pytest
@@ -11,11 +12,12 @@ import torch
 
 import precision_audit as pa
 from precision_audit import policy as policies
-from precision_audit.analyse.backward import backward, to_blame
+from precision_audit.analyse.backward import backward
+from precision_audit.analyse.blame import to_blame
 from precision_audit.capture import Captured, capture, private_copy
 from precision_audit.hardware import device
 from precision_audit.records import Backward, Graph, Op, Operand, Tensor
-from tests.analyse.backward_models import BAD, GOOD, Sketch, built
+from tests.analyse.backward_models import BAD, GOOD, Sketch, built, normalized_by_hand
 
 DEVICE = device("cpu-amx")
 FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -102,6 +104,20 @@ def test_harmless_models_are_left_alone(name: str) -> None:
         assert not finite(eager_gradients(sketch))
 
 
+def test_what_the_first_hides_is_named_too() -> None:
+    """NaN from the second root spoils all that lies before it, and the first one would have made its own."""
+
+    def twice(h: torch.Tensor) -> torch.Tensor:
+        return normalized_by_hand(normalized_by_hand(h) * 1e-2)
+
+    net, x = built(Sketch(twice, "fp16", 1e-4))
+    captured = capture(private_copy(net), (x,), mode="training")
+    lost = backward(captured, policies.parse(bare("fp16"), "bare.yaml"), DEVICE, ((x,), {}), loss)
+    assert [each.op for each in lost] == ["/sqrt#0", "/sqrt#1"]
+    assert all(math.isfinite(each.error) and each.op in each.pins for each in lost)
+    assert lost[0].reaches == lost[1].reaches == ("fc.weight", "fc.bias")
+
+
 def test_inference_has_no_backward() -> None:
     net, x = built(BAD["4-norm"])
     captured = capture(private_copy(net), (x,))
@@ -121,7 +137,9 @@ def test_blame_by_hand() -> None:
         "training",
     )
     lost = {("/a", ""): 1, ("w", "/a"): 1, ("w", ""): 1}
-    assert to_blame(graph, lost) == {"/b": "/a"}
-    assert to_blame(graph, {**lost, ("/b", ""): 1}) == {}  # lost by the loss already
-    assert to_blame(graph, {("w", ""): 1, ("w", "/c"): 2}) == {"/c": "w"}
-    assert to_blame(graph, {("/a", ""): 1}) == {}  # reaches no parameter
+    own = {("/a", ""): 1}
+    assert to_blame(graph, lost, own) == {"/b": "/a"}
+    assert to_blame(graph, {**lost, ("/b", ""): 1}, {}) == {}  # lost by the loss already
+    assert to_blame(graph, {("w", ""): 1, ("w", "/c"): 2}, {("w", "/c"): 2}) == {"/c": "w"}
+    assert to_blame(graph, {("/a", ""): 1}, own) == {}  # reaches no parameter
+    assert to_blame(graph, lost, {**own, ("w", "/a"): 1}) == {"/a": "w", "/b": "/a"}  # each by itself
