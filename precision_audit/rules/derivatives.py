@@ -12,7 +12,7 @@ from typing import Any
 from precision_audit.records import Op, Range
 from precision_audit.rules import Context
 
-_DIVIDES = {  # the op's derivative divides by
+DIVIDES = {  # the op's derivative divides by
     "log": "x",
     "log2": "x",
     "log10": "x",
@@ -51,7 +51,7 @@ _DIVIDES = {  # the op's derivative divides by
     "batch_norm": "the standard deviation",
     "rms_norm": "the root mean square",
 }
-_MULTIPLIES = {  # multiplies what it receives by
+MULTIPLIES = {  # multiplies what it receives by
     "exp": "exp(x)",
     "exp2": "2^x",
     "expm1": "exp(x)",
@@ -77,13 +77,13 @@ _MULTIPLIES = {  # multiplies what it receives by
 
 def says(context: Context, op: Op) -> str:
     """Such as `its derivative divides by norm^2, down to 9.1e-09`."""
-    special = _SPECIAL.get(op.op)
+    special = SPECIAL.get(op.op)
     if special is not None:
         return f"its derivative {special(context, op)}"
-    if op.op in _DIVIDES:
-        return f"its derivative divides by {_DIVIDES[op.op]}"
-    if op.op in _MULTIPLIES:
-        return f"its derivative multiplies by {_MULTIPLIES[op.op]}"
+    if op.op in DIVIDES:
+        return f"its derivative divides by {DIVIDES[op.op]}"
+    if op.op in MULTIPLIES:
+        return f"its derivative multiplies by {MULTIPLIES[op.op]}"
     return ""
 
 
@@ -106,7 +106,7 @@ def _power(context: Context, op: Op) -> str:
     return f"multiplies by {exponent:g}·x^{exponent - 1:g}{reached}"
 
 
-_SPECIAL: dict[str, Callable[[Context, Op], str]] = {
+SPECIAL: dict[str, Callable[[Context, Op], str]] = {
     "linalg_vector_norm": _norm,
     "norm": _norm,
     "linalg_norm": _norm,
