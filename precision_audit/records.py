@@ -538,6 +538,7 @@ class Backward:
     reaches: tuple[str, ...]
     pins: tuple[str, ...]
     error: float
+    vanishes: bool = False  # all is finite, but next to nothing is left of a gradient that the format could hold
 
 
 @dataclass(frozen=True, slots=True)

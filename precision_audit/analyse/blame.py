@@ -39,6 +39,19 @@ def to_blame(graph: Graph, lost: Mapping[Edge, int], own: Mapping[Edge, int]) ->
     return {op.key: found[op.key] for op in graph.ops if op.key in found}
 
 
+def by_themselves(graph: Graph, gone: Mapping[Edge, int]) -> dict[Edge, int]:
+    """Of the edges whose gradient is gone, those whose op received one that is not."""
+    found: dict[Edge, int] = {}
+    for op in graph.ops:
+        if any(gone.get((value, "")) for value in op.values):
+            continue
+        for operand in op.operands:
+            for edge in ((operand.value, op.key), (operand.value, "")):
+                if edge in gone:
+                    found[edge] = gone[edge]
+    return found
+
+
 def led_from(graph: Graph, key: str) -> set[str]:
     """Keys of the ops and state from which a path leads to the op."""
     return _reached(key, _made_by(graph))

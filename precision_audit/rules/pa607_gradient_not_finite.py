@@ -1,8 +1,8 @@
-"""PA607 derivative not finite in the low format
+"""PA607 gradient lost by a derivative
 
-What it does: reports an op whose own derivative makes gradients infinite or NaN when the model runs wholly in the low
-format, forward and backward, although every gradient that the op received is finite. What inherits the NaN is not
-named. Runs after all other rules, and is silent where one of them names the op and keeps the same ops high.
+What it does: reports an op whose own derivative makes gradients infinite or NaN, or leaves next to nothing of them,
+when the model runs wholly in the low format, forward and backward, although what the op received is right. What
+inherits the loss is not named. Runs after all other rules, silent where one of them names the op and keeps the same.
 Why it is a hazard: the forward is right, so no test of outputs notices. A 3-norm of small numbers divides by its
 square, which is zero; log1p next to -1 has slope infinity, and what comes back is zero: infinity times zero is NaN, and
 one NaN spoils every weight in front of it.
@@ -45,17 +45,27 @@ def _finding(context: Context, lost: Backward) -> Finding:
     scaled = f" at loss scale {lost.scale:g}" if low == "fp16" else ""
     return found(
         __name__,
-        "error",
+        "warning" if lost.vanishes else "error",
         op,
-        f"{base(op)}: {what}a gradient that is not finite in {low}, nor that of {lost.reaches[0]}{more}",
+        f"{base(op)}: {what}a gradient that {_fate(lost, low)} {lost.reaches[0]}{more}",
         Evidence(
             "OBSERVED",
-            f"{lost.lost} of {lost.count} elements of the gradient of {lost.value}, all it received is finite{scaled}",
+            f"{_seen(lost)}{scaled}",
             (("lost", float(lost.lost)), ("count", float(lost.count)), ("scale", lost.scale)),
         ),
         remedy=_remedy(context, lost),
         pins=lost.pins,
     )
+
+
+def _fate(lost: Backward, low: str) -> str:
+    return f"vanishes in {low}, and with it that of" if lost.vanishes else f"is not finite in {low}, nor that of"
+
+
+def _seen(lost: Backward) -> str:
+    if lost.vanishes:
+        return f"less than a tenth is left of the gradient of {lost.value}, all that it received is there"
+    return f"{lost.lost} of {lost.count} elements of the gradient of {lost.value}, all it received is finite"
 
 
 def _remedy(context: Context, lost: Backward) -> str:

@@ -189,7 +189,7 @@ def shifted_exponentials(h: Tensor) -> Tensor:
 
 def lost_on_the_way(h: Tensor) -> Tensor:
     """The root's gradient is infinite in the low format, and `detach` keeps it from every parameter."""
-    return h * torch.sqrt((h * h).detach())
+    return h * 1e3 + torch.sqrt((h * h).detach())
 
 
 def spread(h: Tensor) -> Tensor:
@@ -201,6 +201,16 @@ def nan_in_fp32_too(h: Tensor) -> Tensor:
     """Infinity times zero in every format: no fault of the low one."""
     return torch.where(h > 0.0, torch.sqrt(h * (h > 0.0)), torch.zeros_like(h))
 
+
+def saturated(h: Tensor) -> Tensor:
+    return torch.sigmoid(h).sum(-1)
+
+
+# finite all the same: torch masks what is infinite, and next to nothing is left
+VANISHING = {
+    "atan2": Sketch(angle, "fp16", 1e-4, culprit="torch.atan2 atan2"),
+    "sigmoid of large numbers": Sketch(saturated, "bf16", bias=9.0, culprit="torch.sigmoid(h) sigmoid"),
+}
 
 GOOD = {
     "fused gelu": Sketch(fused_gelu, "fp16", 250.0),
