@@ -407,20 +407,20 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True)
 class Accumulated:
-    """A float buffer that the model itself adds to while it trains: a counter, a total, a running statistic.
+    """A float buffer that the model itself adds to while it runs: a counter, a total, a running statistic.
 
-    `lost`: by format, the share of its non-zero changes that leave the element, rounded to the format, unchanged.
-    `step`: the largest change in the last step; `size`: the largest magnitude then. `constant`: every element grew by
-    this in every step (a counter), else 0. `decays`: the old value counts for this share of the new one (momentum of a
-    running average), 1 where it is kept whole, NaN where that is unknown."""
+    `kept`: the share of the old value that goes into the new one: 1 in a counter or total, the momentum in a running
+    average. `constant`: every element grew by this in every step (a counter), else 0. `step`: the largest change in the
+    last step; `size`: the largest magnitude after it. `lost`: by format, the share of its non-zero changes that leave
+    the element, rounded to the format, unchanged."""
 
     value: str
-    count: int
-    lost: tuple[tuple[str, float], ...]
+    writer: str  # key of the op that writes it
+    kept: float
+    constant: float
     step: float
     size: float
-    constant: float = 0.0
-    decays: float = 1.0
+    lost: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,7 +461,6 @@ class Training:
     activation_gradients: tuple[Range, ...]  # by the value they are the gradient of
     below: tuple[float, ...] = ()  # per step, the share of non-zero weight gradients below fp16's smallest, 2**-24
     updates: tuple[Update, ...] = ()
-    accumulated: tuple[Accumulated, ...] = ()
     optimizer: Optimizer | None = None
     scale: LossScale | None = None  # for the policy's low format
 
@@ -486,6 +485,7 @@ class Facts:
     flags: tuple[tuple[str, str], ...] = ()  # flags of the process that weaken sums: ("torch.backends.….name", "true")
     cast: tuple[Beside, ...] = ()  # beside, of the model as a cast of the module leaves it, where that differs
     training: Training | None = None  # None where nothing was trained
+    accumulated: tuple[Accumulated, ...] = ()  # buffers that the model writes to
 
 
 NO_FACTS = Facts()
@@ -596,6 +596,7 @@ class Report:
     verification: Verification | None
     autocast_casts: int = 0  # casts torch.autocast would make on the same graph
     next_steps: tuple[str, ...] = field(default=())
+    training: Training | None = None
     facts: Facts = field(default=NO_FACTS, metadata={"written": False})  # what the findings rest on; in no file
 
 

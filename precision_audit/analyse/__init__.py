@@ -12,6 +12,8 @@ activation beyond the batch that is being run, and without batches gives what co
     traps        what raises after model.to(format) or under torch.autocast, without running the model
     branches     conditions on a format, in the source files
     flags        flags of this process that change how products are summed
+    accumulated  buffers that the model writes to, and whether they would go on in a low format
+    training     a few real steps: gradients, updates, the loss scale that they need
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
+from precision_audit.analyse.accumulated import accumulated
 from precision_audit.analyse.batches import spoiled
 from precision_audit.analyse.beside import beside, beside_cast
 from precision_audit.analyse.branches import branches
@@ -26,10 +29,11 @@ from precision_audit.analyse.deltas import Deltas
 from precision_audit.analyse.flags import flags
 from precision_audit.analyse.forward import forward
 from precision_audit.analyse.sensitivity import sensitivity, to_be_swapped
+from precision_audit.analyse.training import Lesson, training
 from precision_audit.analyse.traps import traps
 from precision_audit.analyse.work import parameters_of, tensors_of, work_of
 from precision_audit.capture import Captured
-from precision_audit.records import Beside, Facts, Hardware, InputError, Policy, Share, Trap
+from precision_audit.records import Accumulated, Beside, Facts, Hardware, InputError, Policy, Share, Training, Trap
 from precision_audit.verify.runs import Batch
 
 STRICT = False  # raise where a measurement fails: for tests
@@ -37,10 +41,13 @@ STRICT = False  # raise where a measurement fails: for tests
 __all__ = ["analyse", "parameters_of", "tensors_of"]
 
 
-def analyse(captured: Captured, policy: Policy, hardware: Hardware, batches: Sequence[Batch] = ()) -> Facts:
-    """Everything known of the captured graph; the example is the first batch, the others count for ranges only."""
+def analyse(
+    captured: Captured, policy: Policy, hardware: Hardware, batches: Sequence[Batch] = (), lesson: Lesson | None = None
+) -> Facts:
+    """Everything known of the captured graph; the example is the first batch, the others count for ranges and for the
+    steps of the `lesson`, which says how the model is trained."""
     flops, moved = work_of(captured.graph)
-    if not policy.lowers:  # nothing is at stake
+    if not policy.lowers and lesson is None:  # nothing is at stake
         return Facts(flops, moved, parameters_of(captured.graph), len(batches), flags=flags())
     notes: list[str] = []
     ranges, inner = forward(captured, batches)
@@ -55,6 +62,14 @@ def analyse(captured: Captured, policy: Policy, hardware: Hardware, batches: Seq
             cast = beside_cast(captured, policy, hardware, batches[0])
         with _told("where the outputs' error comes from", notes):
             shares, said = sensitivity(captured, policy, hardware, batches[0], deltas)
+            notes.extend(said)
+    stored: tuple[Accumulated, ...] = ()
+    with _told("buffers that the model writes to", notes):
+        stored = accumulated(captured, batches)
+    learned: Training | None = None
+    if lesson is not None and batches:
+        with _told("training steps", notes):
+            learned, said = training(lesson, policy, hardware, batches, ranges)
             notes.extend(said)
     raising: tuple[Trap, ...] = ()
     with _told("what raises when the model is cast", notes):
@@ -74,6 +89,8 @@ def analyse(captured: Captured, policy: Policy, hardware: Hardware, batches: Seq
         flips=tuple(deltas.flips),
         branches=branches(captured, policy.high, policy.low),
         flags=flags(),
+        accumulated=stored,
+        training=learned,
     )
 
 

@@ -78,6 +78,16 @@ def user_frame(error: BaseException) -> Source | None:
     return None
 
 
+def users_frame(stack: Iterable[traceback.FrameSummary]) -> Source | None:
+    """The deepest frame of a stack that is the user's."""
+    found = [frame for frame in stack if _is_user(frame.filename)]
+    return (
+        Source(found[-1].filename, found[-1].lineno or 0, found[-1].name, (found[-1].line or "").strip())
+        if found
+        else None
+    )
+
+
 def _is_user(file: str) -> bool:
     generated = file.startswith("<") or "<eval_with_key>" in file
     standard = file.startswith(_STANDARD) and f"{os.sep}site-packages{os.sep}" not in file

@@ -196,6 +196,8 @@ def _pipeline(
         calibration=loaded.calibration,
         dynamic_shapes=loaded.dynamic_shapes,
         loss=loaded.loss,
+        optimizer=loaded.optimizer if policy.mode == "training" or settings.steps else None,
+        steps=settings.steps,
         apply_plan=apply_plan,
         provenance={**loaded.provenance, "command": command, "options": _options(settings)},
     )

@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 
 from precision_audit.records import InputError
 
-Kind = Literal["text", "list", "flag"]
+Kind = Literal["text", "list", "flag", "number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ OPTIONS = (
            later=("html", "sarif", "github")),
     Option("output", "also write the report there, format by suffix (.txt .json .md), repeatable; for convert also OUT",
            "FILE", short="o", kind="list", path=True),
+    Option("steps", "training steps to take as evidence under a policy of mode training (3)", "N", kind="number"),
     Option("show-graph", "print the FX graph as captured, or as converted", choices=("before", "after")),
     Option("select", "report only findings whose rule begins so, repeatable", "PA4", kind="list"),
     Option("ignore", "leave out findings whose rule begins so, repeatable", "PA4", kind="list"),
@@ -104,6 +105,8 @@ def check(key: str, value: Any, where: str) -> None:
         what = where if "*" in option.later else f"{where} {value}"
         left = [choice for choice in option.choices if choice not in option.later and "*" not in option.later]
         raise InputError(f"{what}: not available in this version{'; use ' + ', '.join(left) if left else ''}")
+    if option.kind == "number" and not (str(value).isdigit() and int(value) > 0):
+        raise InputError(f"{where} {value}: expected a whole number above zero")
     if key in ("select", "ignore"):
         for prefix in (part for text in value for part in text.split(",")):
             if prefix != "PA" and not (prefix.startswith("PA") and prefix[2:].isdigit()):

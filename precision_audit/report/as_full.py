@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from precision_audit.records import Report
-from precision_audit.report import findings, phrases, tables
+from precision_audit.report import findings, phrases, tables, training
 
 SUFFIXES = (".txt",)
 
@@ -21,6 +21,7 @@ _WIDTH = 120
 _OPEN_LINES = 24  # of findings on the short screen, their details included
 _RESOLVED_LINES = 5  # entries, of one line or two
 _VERDICT_STYLE = {"READY": "good", "READY WITH CHANGES": "warn", "NOT READY": "bad", "NOT ENOUGH EVIDENCE": "warn"}
+_SCALE_RULES = ("PA601", "PA602")  # whose remedy is a loop with a scaler
 _SEVERITY_STYLE = {"error": "bad", "warning": "warn", "note": "quiet"}
 
 
@@ -32,6 +33,7 @@ def render(report: Report, *, verbose: bool = False, color: bool = False) -> str
         _op_table(report, verbose),
         list(_plan_lines(report, verbose)),
         list(_findings(report, verbose, color)),
+        list(_training(report, verbose)),
         list(_verification(report, verbose, color)),
         list(_next(report)),
     ]
@@ -122,6 +124,21 @@ def _details(entry: findings.Entry) -> Iterator[str]:
         yield from _wrapped(f"  evidence: {entry.evidence}", "    ")
     if entry.fix:
         yield from _wrapped(f"  fix: {entry.fix}", "    ")
+
+
+def _training(report: Report, verbose: bool) -> Iterator[str]:
+    if report.training is None:
+        return
+    yield training.title(report)
+    table = [training.header(report), *training.rows(report)]
+    yield from tabulate(table, tablefmt="plain", disable_numparse=True).splitlines()
+    for remark in training.remarks(report):
+        yield from _wrapped(remark, "  ")
+    if any(finding.rule in _SCALE_RULES and finding.open for finding in report.findings) or verbose:
+        yield from training.loop(report)
+    if verbose:
+        rows = [training.tensor_header(report), *training.tensor_rows(report)]
+        yield from tabulate(rows, tablefmt="plain", disable_numparse=True).splitlines()
 
 
 def _verification(report: Report, verbose: bool, color: bool) -> Iterator[str]:

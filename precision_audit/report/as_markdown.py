@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from precision_audit.records import Report
-from precision_audit.report import findings, phrases, tables
+from precision_audit.report import findings, phrases, tables, training
 
 SUFFIXES = (".md", ".markdown")
 
@@ -26,6 +26,7 @@ def render(report: Report, *, verbose: bool = False, color: bool = False) -> str
     blocks = [
         list(_heading(report)),
         list(_verification(report, verbose)),
+        list(_training(report)),
         list(_linears(report)),
         list(_findings(report, verbose)),
         list(_done(report, verbose)),
@@ -54,6 +55,19 @@ def _verification(report: Report, verbose: bool) -> Iterator[str]:
     if not report.verification.passed:
         yield ""
         yield from (f"> {_escaped(remark)}" for remark in tables.remarks(report))
+
+
+def _training(report: Report) -> Iterator[str]:
+    if report.training is None:
+        return
+    yield f"<details><summary>{_escaped(training.title(report))}</summary>"
+    yield ""
+    yield from _table(training.header(report), training.rows(report))
+    yield ""
+    yield from (f"- {_escaped(remark)}" for remark in training.remarks(report))
+    if loop := training.loop(report):
+        yield from ("", "```python", *loop[1:], "```")
+    yield "</details>"
 
 
 def _linears(report: Report) -> Iterator[str]:

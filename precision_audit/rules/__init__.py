@@ -18,7 +18,7 @@ import difflib
 import hashlib
 import importlib
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from types import MappingProxyType
@@ -144,6 +144,8 @@ class Example:
     args: tuple[Any, ...]
     policy: str = "bf16-inference"
     dynamic_shapes: Any = None
+    loss: Callable[[Any], Any] | None = None
+    optimizer: Callable[..., Any] | None = None
 
 
 class HazardRule(Protocol):

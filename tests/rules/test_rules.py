@@ -14,6 +14,7 @@ from torch import nn
 
 from precision_audit import backends, hardware, policy, rules, suppressions
 from precision_audit.analyse import analyse
+from precision_audit.analyse.training import Lesson
 from precision_audit.capture import capture, private_copy, sources
 from precision_audit.decide import Decided, decide
 from precision_audit.records import Finding
@@ -22,17 +23,26 @@ from precision_audit.rules.pa401_fp8_refused import _pads
 CODES = ["PA306", "PA401", "PA402", "PA501", "PA502", "PA503", "PA504", "PA505"]
 
 
-def _run(model: nn.Module, args: tuple[Any, ...], text: str, dynamic_shapes: Any = None) -> Decided:
+def _run(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    text: str,
+    dynamic_shapes: Any = None,
+    loss: Any = None,
+    optimizer: Any = None,
+) -> Decided:
     made = policy.parse(text, "mine.yaml") if "\n" in text else policy.load(text)
     captured = capture(private_copy(model), args, mode=made.mode, dynamic_shapes=dynamic_shapes)
     device = hardware.device(made.device or "local")
-    facts = analyse(captured, made, device, [(args, {})])
+    lesson = Lesson(captured, loss, optimizer) if loss else None
+    facts = analyse(captured, made, device, [(args, {})], lesson)
     facts = replace(facts, suppressions=suppressions.read(captured.graph, model))
     return decide(captured.graph, made, device, backends.listed(), facts=facts)
 
 
 def _findings(example: rules.Example) -> tuple[Finding, ...]:
-    return _run(example.model, example.args, example.policy, example.dynamic_shapes).findings
+    shapes, loss, optimizer = example.dynamic_shapes, example.loss, example.optimizer
+    return _run(example.model, example.args, example.policy, shapes, loss, optimizer).findings
 
 
 def test_listing_finds_the_files_of_the_folder() -> None:
