@@ -6,6 +6,7 @@ and the converted one shares no parameter with it unless asked to.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -244,7 +245,7 @@ def _taught(original: nn.Module, example: Batch, dynamic_shapes: Any) -> Capture
     def wide(value: torch.Tensor) -> torch.Tensor:
         return value.float() if value.dtype in _HALVES else value
 
-    twin = private_copy(original)._apply(wide)  # type: ignore[no-untyped-call]
+    twin = copy.deepcopy(private_copy(original))._apply(wide)  # type: ignore[no-untyped-call]
     args, kwargs = pytree.tree_map_only(torch.Tensor, wide, (example[0], dict(example[1])))
     return capture(twin, args, kwargs, mode="training", dynamic_shapes=dynamic_shapes)
 

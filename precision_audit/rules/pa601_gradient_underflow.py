@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from precision_audit.analyse.training.loss_scale import Bands, bands, vanishing
+from precision_audit.analyse.training.loss_scale import Bands, bands, noise, vanishing
 from precision_audit.formats import FORMATS
 from precision_audit.records import Evidence, Finding, LossScale, Range, Severity, Training
 from precision_audit.rules import Context, Example, found
@@ -49,7 +49,8 @@ def check(context: Context) -> Iterator[Finding]:
 
 def _worst(gradients: tuple[Range, ...], scale: LossScale) -> tuple[str, float] | None:
     """The weight that loses the largest share of its gradient."""
-    lost = [(each.value, vanishing([each], FORMATS[scale.format])) for each in gradients if each.amax]
+    still, format = noise(gradients), FORMATS[scale.format]
+    lost = [(each.value, vanishing([each], format)) for each in gradients if each.amax and each.value not in still]
     return max(lost, key=lambda each: each[1], default=None)
 
 

@@ -34,10 +34,11 @@ def check(context: Context) -> Iterator[Finding]:
     if not many and not still:
         return
     worst = max(many or still, key=lambda each: (dict(each.lost)[name], each.count))
-    severity: Severity = "warning" if _share(training.updates, name) >= _ALL else "note"
+    everything = _share(training.updates, name) >= _ALL
+    severity: Severity = "warning" if everything or (where.own and many) else "note"
     made = found(
         __name__,
-        "error" if where.own and severity == "warning" else severity,
+        "error" if where.own and everything else severity,
         context.maker.get(worst.parameter),
         _message(training, many, still, where.format),
         _evidence(training, worst, name),

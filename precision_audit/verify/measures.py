@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_ZERO_GRADIENT = 2.0**-18  # 64 roundings of fp32; see gradient_figure
+ZERO_GRADIENT = 2.0**-18  # 64 roundings of fp32; see gradient_figure
 _PIECE = 1 << 17  # elements at a time: 1 MiB in float64 for each side stays in the cache
 
 
@@ -96,7 +96,7 @@ def gradient_figure(found: Measure, largest: float) -> tuple[float, bool]:
     and a convolutional net in fp32: true zeros reach 2^-21 of the largest, the smallest others are 2^-15.
     """
     size = max(found.count, 1) ** 0.5
-    if not math.isfinite(found.relative_l2) or found.reference_l2 / size > _ZERO_GRADIENT * largest:
+    if not math.isfinite(found.relative_l2) or found.reference_l2 / size > ZERO_GRADIENT * largest:
         return found.relative_l2, False
     return found.difference_l2 / size / (largest or 1.0), True
 

@@ -57,16 +57,21 @@ LATER: dict[str, tuple[str, str]] = {
     "c06": ("fp16-training", "training: the forward is right, the cube is infinite only in the backward"),
     "c31": ("bf16-training", "training: the gradient at the boundary is inf times zero"),
     "c33": ("fp16-training", "training: the derivative of the norm divides by its square"),
-    "c51": ("bf16-training", "training: a counter stops after 256 steps"),
-    "c53": ("amp-cpu-fp16", "training: running statistics after a step"),
-    "c54": ("fp16-training", "training: the optimizer's eps"),
-    "c56": ("bf16-training", "training: the update against the weight's spacing"),
-    "c59": ("fp16-training", "training: gradients without loss scaling"),
     "c74": ("amp-cpu-bf16", "training: the backward of a custom function"),
     "c85": ("fp8-training-hopper", "fp8: sizes that scaled_mm refuses"),
     "c87": ("fp8-training-hopper", "fp8: one scale per tensor and an outlier"),
     "c88": ("fp8-training-hopper", "fp8: a cast without a scale"),
     "c90": ("fp8-training-hopper", "fp8: storage and promotion"),
+}
+
+# case → (policy to convert it under, rules that must speak, culprit's line). What fails is no output but a gradient,
+# an update or a buffer: `test_training_cases` has their tests.
+TRAINING: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "c51": ("bf16-training", ("PA605",), "self.count.add_(1.0)"),
+    "c53": ("amp-cpu-fp16", ("PA101", "PA606"), ""),  # nn.Sequential has no line of the user's
+    "c54": ("fp16-training", ("PA604",), "return torch.optim.Adam("),
+    "c56": ("bf16-training", ("PA603",), "return torch.optim.SGD("),
+    "c59": ("fp16-training", ("PA601",), "return self.b(torch.tanh(self.a(x)))"),
 }
 
 ALL_KEPT = frozenset({"c47", "c49", "c63", "c64", "c92"})
@@ -98,6 +103,8 @@ def naive_policy(name: str) -> str:
     """The policy that does what the case's naive conversion does; "" for a control."""
     if short(name) in LATER:
         return LATER[short(name)][0]
+    if short(name) in TRAINING:
+        return TRAINING[short(name)][0]
     if short(name) == "c83":  # its own converter, which is cast to bf16 module by module
         return "bf16-inference"
     return POLICIES.get(load(name).EXPECT["naive"], "")

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from precision_audit.analyse.training.loss_scale import loss_scale
+from precision_audit.analyse.training.loss_scale import loss_scale, noise
 from precision_audit.analyse.training.losses import Loss
 from precision_audit.analyse.training.optimizers import Factory
 from precision_audit.analyse.training.steps import Taken, taken
@@ -65,6 +65,7 @@ def training(
     low = may_run_low(captured.graph, policy, hardware)
     gradients = (*found.weight_gradients, *found.activation_gradients)
     weights = {each.value for each in found.weight_gradients}
+    still = noise(found.weight_gradients)
     computed = {value for op in captured.graph.ops if op.kind not in STATE for value in op.values}
     return (
         Training(
@@ -77,7 +78,7 @@ def training(
             below=found.below,
             updates=found.updates,
             optimizer=found.optimizer,
-            scale=loss_scale([each for each in gradients if each.value in low], FORMATS[policy.low]),
+            scale=loss_scale([each for each in gradients if each.value in low - still], FORMATS[policy.low]),
         ),
         _lacking(found, lesson.optimizer),
     )

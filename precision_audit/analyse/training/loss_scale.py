@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from precision_audit.analyse.histogram import limits, shares
 from precision_audit.formats import Format
 from precision_audit.records import LossScale, Range
+from precision_audit.verify.measures import ZERO_GRADIENT
 
 MARGIN = 2.0
 NORMAL_SHARE = 0.99
@@ -68,6 +69,20 @@ def loss_scale(gradients: Sequence[Range], format: Format) -> LossScale | None:
         vanish=vanishing(found, format),
         vanish_scaled=vanishing(found, format, recommended),
     )
+
+
+def noise(gradients: Sequence[Range]) -> frozenset[str]:
+    """Parameters whose gradient is zero but for rounding, which no scale can serve: a bias before batch norm, the keys'
+    bias in attention. The bound is that of the verification, relative to the largest gradient."""
+    sizes = {each.value: _rms(each) for each in gradients}
+    largest = max(sizes.values(), default=0.0)
+    return frozenset(value for value, size in sizes.items() if size <= ZERO_GRADIENT * largest)
+
+
+def _rms(gradient: Range) -> float:
+    """Root mean square, within a factor: numbers count as the middle of their power of two."""
+    squares = sum(number * (1.5 * 2.0**exponent) ** 2 for exponent, number in gradient.histogram)
+    return math.sqrt(squares / gradient.count) if gradient.count else 0.0
 
 
 def least_that_matters(gradient: Range, format: Format) -> float:
