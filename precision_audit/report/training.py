@@ -136,7 +136,7 @@ def _own_scale(each: Range, format: Format) -> float:
 
 
 def _percent(value: float) -> str:
-    return "< 0.1 %" if value < 1e-3 else f"{100 * value:.1f} %"
+    return "0 %" if not value else "< 0.1 %" if value < 1e-3 else f"{100 * value:.1f} %"
 
 
 def _median(each: Range) -> str:

@@ -12,12 +12,12 @@ References: pytorch/xla PR 2425; pytorch/executorch PR 20090.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from precision_audit.formats import Format
-from precision_audit.records import Accumulated, Evidence, Finding, Severity
+from precision_audit.records import Accumulated, Evidence, Finding
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.stored import stored
 
@@ -29,51 +29,52 @@ def check(context: Context) -> Iterator[Finding]:
     where = stored(context, "buffer")
     if where is None:
         return
-    limit = dict(context.policy.tolerances).get("relative_l2", 0.0)
     ops = context.by_key()
+    alike: dict[str, list[Accumulated]] = {}
     for each in context.facts.accumulated:
-        said = _counter(each, where.format) or _total(each, where.format) or _average(each, where.format, limit)
-        if said is None:
-            continue
-        severity, message = said
+        said = _counter(each, where.format) or _total(each, where.format) or _average(each, where.format)
+        if said:
+            alike.setdefault(said, []).append(each)
+    for said, members in alike.items():
+        first = members[0]
         made = found(
             __name__,
-            "error" if where.own and severity == "warning" and each.constant else severity,
-            ops.get(each.writer),
-            message,
-            _evidence(each),
-            remedy=f"keep {each.value} in fp32",
-            of=each.value,
+            "error" if where.own and first.constant else "warning",
+            ops.get(first.writer),
+            f"{_names(members)} {said}",
+            _evidence(first),
+            remedy=f"keep {first.value if len(members) == 1 else 'them'} in fp32",
+            of=first.value,
         )
         yield replace(made, resolved=not where.own)
 
 
-def _counter(each: Accumulated, format: Format) -> tuple[Severity, str] | None:
+def _counter(each: Accumulated, format: Format) -> str:
     if each.kept < _WHOLE or not each.constant:
-        return None
+        return ""
     stop = _stops_at(abs(each.constant), format)
     steps = math.ceil(stop / abs(each.constant))
-    return (
-        "warning",
-        f"{each.value} grows by {each.constant:g} per step → stops at {stop:g} in {format.name}, {steps} steps",
-    )
+    return f"grows by {each.constant:g} per step → stops at {stop:g} in {format.name}, after {steps} steps"
 
 
-def _total(each: Accumulated, format: Format) -> tuple[Severity, str] | None:
+def _total(each: Accumulated, format: Format) -> str:
     if each.kept < _WHOLE:
-        return None
+        return ""
     stop = _stops_at(each.step, format)
-    return "warning", f"{each.value} grows by {each.step:.3g} per step → stops near {stop:.3g} in {format.name}"
+    return f"grows by up to {each.step:.2g} per step → stops near {stop:.2g} in {format.name}"
 
 
-def _average(each: Accumulated, format: Format, limit: float) -> tuple[Severity, str] | None:
+def _average(each: Accumulated, format: Format) -> str:
     assert format.mantissa_bits is not None
     off = 2.0 ** -(format.mantissa_bits + 1) / (1 - each.kept)
-    if off <= limit:
-        return None
-    severity: Severity = "warning" if off > _OFF else "note"
-    momentum = f"{each.value} keeps {each.kept:.4g} of itself per step"
-    return severity, f"{momentum} → in {format.name} it stops within {off:.0%} of what it should be"
+    if off <= _OFF:
+        return ""
+    return f"keeps {each.kept:.4g} of itself per step → in {format.name} it stops within {off:.0%} of what it should be"
+
+
+def _names(members: Sequence[Accumulated]) -> str:
+    more = f" (and {len(members) - 1} like it)" if len(members) > 1 else ""
+    return f"{members[0].value}{more}"
 
 
 def _stops_at(step: float, format: Format) -> float:
