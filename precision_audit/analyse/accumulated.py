@@ -1,8 +1,8 @@
 """Buffers that the model writes to while it runs, and whether a low format would let them go on.
 
 Takes a capture and batches; gives one `Accumulated` for each float buffer that a forward pass changes: counters,
-totals, running statistics, moving averages. Three passes without gradient over a copy of the state, then one more from
-the same state with every such buffer shifted: the part of the shift that is left afterwards is the share of the old
+totals, running statistics, moving averages. Two passes without gradient over a copy of the state, then the second one
+again with every such buffer shifted: the part of the shift that is left afterwards is the share of the old
 value that goes into the new one, whatever ops compute it. Never changes the user's buffers.
 """
 
@@ -25,7 +25,9 @@ from precision_audit.rewrite import unchanged
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.runs import Batch, Conditions, without_trace
 
-_STEPS = 3
+_Shifts = Mapping[str, tuple[Tensor, Tensor]]
+
+_STEPS = 2
 _FLOATS = ("fp64", "fp32", "bf16", "fp16")
 _NORMS = ("batch_norm", "instance_norm", "native_batch_norm", "cudnn_batch_norm")
 _SAME = 1e-3  # relative difference up to which elements moved alike
@@ -44,7 +46,7 @@ def accumulated(captured: Captured, batches: Sequence[Batch]) -> tuple[Accumulat
         for step in range(_STEPS):
             _run(module, batches[step % len(batches)])
             seen.append(_values(module, writers))
-        shifted = _shifted(module, seen[-2], batches[(_STEPS - 1) % len(batches)])
+        shifted = _shifted(module, seen[-2], seen[-1], batches[(_STEPS - 1) % len(batches)])
     found = (_record(name, op.key, [each[name] for each in seen], shifted[name]) for name, op in writers.items())
     return tuple(each for each in found if each is not None)
 
@@ -85,19 +87,18 @@ def _run(module: Converted, batch: Batch) -> None:
     module(*args, **kwargs)
 
 
-def _shifted(module: Converted, before: Mapping[str, Tensor], batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-    """Each buffer's shift before and after one more pass from the state before the last one."""
+def _shifted(module: Converted, before: Mapping[str, Tensor], after: Mapping[str, Tensor], batch: Batch) -> _Shifts:
+    """Each buffer's shift, and what is left of it after the last pass was run again from shifted buffers."""
     buffers = dict(module.named_buffers(remove_duplicate=False))
-    shifts = {name: torch.full_like(value, max(float(value.abs().max()), 1.0) if value.numel() else 1.0)
-              for name, value in before.items()}  # fmt: skip
-    after: dict[str, Tensor] = {}
-    plain: dict[str, Tensor] = {}
-    for into, factor in ((plain, 0.0), (after, 1.0)):
-        for name, value in before.items():
-            buffers[name].copy_(value + factor * shifts[name])
-        _run(module, batch)
-        into.update({name: buffers[name].detach().double().clone() for name in before})
-    return {name: (shifts[name], after[name] - plain[name]) for name in before}
+    shifts = {name: torch.full_like(value, _size(value)) for name, value in before.items()}
+    for name, value in before.items():
+        buffers[name].copy_(value + shifts[name])
+    _run(module, batch)
+    return {name: (shifts[name], buffers[name].detach().double() - after[name]) for name in before}
+
+
+def _size(value: Tensor) -> float:
+    return max(float(value.abs().max()), 1.0) if value.numel() else 1.0
 
 
 def _record(name: str, writer: str, seen: Sequence[Tensor], shift: tuple[Tensor, Tensor]) -> Accumulated | None:
