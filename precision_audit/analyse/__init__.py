@@ -11,7 +11,8 @@ activation beyond the batch that is being run, and without batches gives what co
     sensitivity  shares of the outputs' error by source, on the example
     traps        what raises after model.to(format) or under torch.autocast, without running the model
     branches     conditions on a format, in the source files
-    flags        flags of this process that change how products are summed
+    flags        flags of this process that change how products are computed and summed
+    tf32         fp32 products as a device with TF32 computes them, where the settings let it
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from precision_audit.analyse.deltas import Deltas
 from precision_audit.analyse.flags import flags
 from precision_audit.analyse.forward import forward
 from precision_audit.analyse.sensitivity import sensitivity, to_be_swapped
+from precision_audit.analyse.tf32 import tf32
 from precision_audit.analyse.traps import traps
 from precision_audit.analyse.work import parameters_of, tensors_of, work_of
 from precision_audit.capture import Captured
-from precision_audit.records import Beside, Facts, Hardware, InputError, Policy, Share, Trap
+from precision_audit.records import Beside, Facts, Hardware, InputError, Policy, Share, Tf32, Trap
 from precision_audit.verify.runs import Batch
 
 STRICT = False  # raise where a measurement fails: for tests
@@ -40,9 +42,15 @@ __all__ = ["analyse", "parameters_of", "tensors_of"]
 def analyse(captured: Captured, policy: Policy, hardware: Hardware, batches: Sequence[Batch] = ()) -> Facts:
     """Everything known of the captured graph; the example is the first batch, the others count for ranges only."""
     flops, moved = work_of(captured.graph)
-    if not policy.lowers:  # nothing is at stake
-        return Facts(flops, moved, parameters_of(captured.graph), len(batches), flags=flags())
     notes: list[str] = []
+    process = flags()
+    products: tuple[Tf32, ...] = ()
+    if batches:
+        with _told("what TF32 makes of fp32 products", notes):
+            products = tf32(captured, policy, hardware, batches[0], process)
+    if not policy.lowers:  # nothing else is at stake
+        parameters = parameters_of(captured.graph)
+        return Facts(flops, moved, parameters, len(batches), notes=tuple(notes), flags=process, tf32=products)
     ranges, inner = forward(captured, batches)
     deltas = Deltas(captured.graph, to_be_swapped(captured.graph, policy, hardware) if batches else ())
     lows: tuple[Beside, ...] = ()
@@ -73,7 +81,8 @@ def analyse(captured: Captured, policy: Policy, hardware: Hardware, batches: Seq
         notes=(*spoiled(captured.graph, ranges), *notes),
         flips=tuple(deltas.flips),
         branches=branches(captured, policy.high, policy.low),
-        flags=flags(),
+        flags=process,
+        tf32=products,
     )
 
 
