@@ -9,7 +9,8 @@ counted: CUDA does not run them in TF32.
 Why it is a hazard: TF32 keeps fp32's range and 11 of its 24 bits, and nothing in the graph shows it. What the policy
 keeps in fp32 because rounding hurts there (positions, coordinates, large sums) is rounded to 11 bits all the same.
 What to do: set the kind's `fp32_precision` to "ieee" in the process that runs the model or in the policy's
-`environment:`; or keep TF32, knowing the error. Set the newer names or the older ones (`allow_tf32`), not both.
+`environment:`; or keep TF32, knowing the error. Set the newer names or the older ones (`allow_tf32`), not both: once
+they differ, torch refuses to read the older one, in `torch.backends.cudnn.flags` too.
 References: PyTorch's notes on CUDA semantics, TensorFloat-32; torch.set_float32_matmul_precision; NVIDIA, "Accelerating
 AI Training with TF32 Tensor Cores" (2021).
 """
