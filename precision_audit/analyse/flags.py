@@ -36,14 +36,15 @@ GENERIC = "torch.backends.fp32_precision"
 MATMUL = f"{_MATMUL}.fp32_precision"
 CONV = "torch.backends.cudnn.conv.fp32_precision"
 RNN = "torch.backends.cudnn.rnn.fp32_precision"
-CPU_MATMUL = "torch.backends.mkldnn.matmul.fp32_precision"
+ON_CPU = "torch.backends.mkldnn."
+CPU_MATMUL = f"{ON_CPU}matmul.fp32_precision"
 OLDER_MATMUL = f"{_MATMUL}.allow_tf32"
 OLDER_CUDNN = "torch.backends.cudnn.allow_tf32"
 
 _READ = (
     *(REDUCED_FP16, REDUCED_BF16, FP16_SUMS, OLDER_MATMUL, OLDER_CUDNN),
     *(GENERIC, MATMUL, CONV, RNN, CPU_MATMUL),
-    *(f"torch.backends.mkldnn.{kind}.fp32_precision" for kind in ("conv", "rnn")),
+    *(f"{ON_CPU}{kind}.fp32_precision" for kind in ("conv", "rnn")),
 )
 _EXACT = ("false", "highest", "none", "ieee", "")
 

@@ -22,8 +22,9 @@ Recurrent ops have inputs, weights and first state rounded, not the states betwe
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ from torch.utils import _pytree as pytree
 
 from precision_audit import ops
 from precision_audit.ambient import restored_on_error
-from precision_audit.analyse.flags import settings
+from precision_audit.analyse.flags import ON_CPU, settings
 from precision_audit.capture import Captured
 from precision_audit.decide import decisions_alone
 from precision_audit.hardware import has_tf32
@@ -76,13 +77,14 @@ def tf32(
         return ()
     module = unchanged({captured.graph.mode: captured})
     own: dict[str, float] = {}
-    expected = _run(module, batch, kinds, own)
     found = []
-    for kind in dict.fromkeys(kinds.values()):
-        keys = {key: each for key, each in kinds.items() if each == kind}
-        errors = tuple((key, own[key]) for key in keys if key in own)
-        if errors:
-            found.append(Tf32(kind, errors, _apart(expected, _run(module, batch, keys, None))))
+    with _exact_on_cpu(process):
+        expected = _run(module, batch, kinds, own)
+        for kind in dict.fromkeys(kinds.values()):
+            keys = {key: each for key, each in kinds.items() if each == kind}
+            errors = tuple((key, own[key]) for key in keys if key in own)
+            if errors:
+                found.append(Tf32(kind, errors, _apart(expected, _run(module, batch, keys, None))))
     return tuple(found)
 
 
@@ -121,6 +123,21 @@ def _concerned(graph: Graph, policy: Policy, hardware: Hardware, process: Sequen
         return {}
     kept = {each.op for each in decisions_alone(graph, policy, hardware) if each.chosen == "fp32"}
     return {key: kind for key, kind in kinds.items() if key in kept}
+
+
+@contextlib.contextmanager
+def _exact_on_cpu(process: Sequence[tuple[str, str]]) -> Iterator[None]:
+    """Without oneDNN where this process lets it make bf16 or TF32 parts of fp32 products on the CPU too. It is switched
+    off as a whole, since its settings of precision cannot be put back as they were: they are read resolved."""
+    onednn: Any = torch.backends.mkldnn
+    coarse, before = any(name.startswith(ON_CPU) for name, _ in process), onednn.enabled
+    if coarse:
+        onednn.enabled = False
+    try:
+        yield
+    finally:
+        if coarse:
+            onednn.enabled = before
 
 
 def _depthwise(op: Op, read: Mapping[str, TensorRecord]) -> bool:

@@ -154,6 +154,18 @@ def test_medium_is_said_once_and_as_what_it_is(medium: None) -> None:
     assert said(told(model, (X,), "fp32", "v100")) == []
 
 
+def test_products_that_are_coarse_on_the_cpu_are_emulated_all_the_same(allowed: None) -> None:
+    """Under medium oneDNN may make bf16 parts of the very products that the emulation runs."""
+    model, x = nn.Sequential(nn.Linear(256, 64)), torch.randn(64, 256)
+    numbers = []
+    for precision in ("high", "medium"):
+        torch.set_float32_matmul_precision(precision)
+        (found,) = told(model, (x,), "fp32", "a100")
+        numbers.append(dict(found.evidence.numbers))
+    assert numbers[0]["error"] == pytest.approx(numbers[1]["error"], rel=1e-4)
+    assert torch.backends.mkldnn.enabled
+
+
 def test_newer_settings_that_contradict_the_older_ones_do_no_harm() -> None:
     """torch refuses to read the older names then."""
     matmul = torch.backends.cuda.matmul
