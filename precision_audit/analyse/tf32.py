@@ -17,7 +17,8 @@ Left alone, since CUDA does not run them in TF32 or what it does is not known:
     vectors       mv, dot, outer and einsum without a sum, which run outside tensor cores
     depthwise     convolutions of contiguous fp32 tensors, which have kernels of their own
     several       multi_dot, chains, powers: the order of their products is the library's
-Recurrent ops have inputs, weights and first state rounded, not the states between their steps: a lower bound.
+Recurrent ops are taken apart into their steps (`recurrent`); where that cannot be done, the states between the steps
+are not rounded, which gives a lower bound.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from torch.utils import _pytree as pytree
 from precision_audit import ops
 from precision_audit.ambient import restored_on_error
 from precision_audit.analyse.flags import ON_CPU, settings
+from precision_audit.analyse.recurrent import stepped
 from precision_audit.capture import Captured
 from precision_audit.decide import decisions_alone
 from precision_audit.hardware import has_tf32
@@ -190,6 +192,10 @@ class _Emulated(fx.Interpreter):
         factors = _PRODUCTS[target._schema.name.partition("::")[2].removesuffix("_")][1]
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         names = [argument.name for argument in target._schema.arguments]
+        if self._kinds[n.meta["op_key"]] == "rnn":
+            made = stepped(target, {**dict(zip(names, args, strict=False)), **kwargs}, _plain_rounded)
+            if made is not None:
+                return made
         args = tuple(_factor(name, each, factors) for name, each in zip(names, args, strict=False))
         return target(*args, **{name: _factor(name, each, factors) for name, each in kwargs.items()})
 
@@ -202,7 +208,11 @@ def _factor(name: str, value: Any, factors: Sequence[str]) -> Any:
         enters = [each for each in value if name != "params" or each.dim() > 1]
         enters = enters[:1] if name == "hx" else enters
         return [_factor(name, each, factors) if any(each is one for one in enters) else each for each in value]
-    plain = isinstance(value, Tensor) and value.dtype == torch.float32 and value.layout == torch.strided
+    return _plain_rounded(value) if isinstance(value, Tensor) else value
+
+
+def _plain_rounded(value: Tensor) -> Tensor:
+    plain = value.dtype == torch.float32 and value.layout == torch.strided
     return rounded(value) if plain and not _is_wrapped(value) else value
 
 

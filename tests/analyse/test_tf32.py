@@ -210,7 +210,7 @@ def exact(module: nn.Module) -> nn.Module:
 class Recurrent(nn.Module):
     def __init__(self, kind: type[nn.RNNBase]) -> None:
         super().__init__()
-        self.recurrent = kind(8, 6, num_layers=2, batch_first=True)
+        self.recurrent = kind(8, 6, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = self.recurrent(x)[0]
@@ -218,19 +218,21 @@ class Recurrent(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_ops_have_inputs_and_weights_rounded_and_no_bias(kind: type[nn.RNNBase]) -> None:
-    model, whole = exact(Recurrent(kind)), torch.randint(-3, 4, (2, 5, 8)) / 4
-    biases = [name for name, _ in model.named_parameters() if "bias" in name]
+def test_recurrent_ops_multiply_inputs_weights_and_states_and_no_bias(kind: type[nn.RNNBase]) -> None:
+    """One step from a state of zeros with weights and inputs that TF32 holds is exact; a second one has a state."""
+    model = exact(Recurrent(kind))
+    steps = torch.randint(-3, 4, (2, 2, 8), generator=torch.Generator().manual_seed(1)) / 4
+    between = 2.0**-13  # lost if it were rounded
     with torch.no_grad():
-        for name in biases:
-            model.get_parameter(name).add_(2.0**-13)  # lost if it were rounded
-    (found,) = emulated(model, (whole,))
-    assert found.kind == "rnn" and found.output == 0.0
+        model.get_parameter("recurrent.bias_ih_l0").add_(between)
+    (one,) = emulated(model, (steps[:, :1],))
+    assert one.kind == "rnn" and one.output < 5e-7  # of fp32
+    (two,) = emulated(model, (steps,))
+    assert 2e-6 < two.output < 1e-2 and two.ops[0][1] == pytest.approx(two.output)
     with torch.no_grad():
-        model.get_parameter("recurrent.weight_hh_l1").add_(2.0**-13)
-    (found,) = emulated(model, (whole,))
-    assert 0 < found.output < 1e-2
-    assert found.ops[0][1] == found.output
+        model.get_parameter("recurrent.weight_ih_l0").add_(between)
+    (changed,) = emulated(model, (steps[:, :1],))
+    assert 1e-5 < changed.output < 1e-2
 
 
 class Cells(nn.Module):
