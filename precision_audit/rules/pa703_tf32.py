@@ -51,7 +51,7 @@ def _seen(context: Context, kind: str, setting: Setting, members: Sequence[Op], 
     error, allowed = errors.get(worst.key, 0.0), limit(context.policy, "relative_l2", "") or 0.0
     unasked = kind != "matmul" and not setting.by_policy
     severity: Severity = "note" if unasked or seen.output <= allowed else "warning"
-    numbers = (("ops", float(len(members))), ("error", error), ("output", seen.output), ("tolerance", allowed))
+    numbers = (("ops", float(len(members))), ("own", error), ("output", seen.output), ("tolerance", allowed))
     many = f"; with all {len(members)} {_KINDS[kind][0]} in TF32" if len(members) > 1 else ", which makes"
     text = (
         f"{worst.op} runs in TF32 on {context.hardware.name} → off by {error:.1e}{many} the outputs {seen.output:.1e}"

@@ -100,7 +100,7 @@ def test_a_finding_counts_its_ops_names_the_worst_and_measures(allowed: None) ->
     (products, *_) = [each for each in told(mixed(), (X,), "fp32", "a100") if "linear" in each.op]
     numbers = dict(products.evidence.numbers)
     assert (products.severity, products.evidence.basis, numbers["ops"]) == ("warning", "OBSERVED", 2.0)
-    assert 1e-5 < numbers["error"] < 2e-3 and 1e-5 < numbers["output"] < 2e-3
+    assert 1e-5 < numbers["own"] < 2e-3 and 1e-5 < numbers["output"] < 2e-3
     assert "with all 2 products in TF32" in products.message and "on a100" in products.message
     assert products.remedy == f'{MATMUL} = "ieee"' and "in this process" in products.evidence.text
 
@@ -162,7 +162,7 @@ def test_products_that_are_coarse_on_the_cpu_are_emulated_all_the_same(allowed: 
         torch.set_float32_matmul_precision(precision)
         (found,) = told(model, (x,), "fp32", "a100")
         numbers.append(dict(found.evidence.numbers))
-    assert numbers[0]["error"] == pytest.approx(numbers[1]["error"], rel=1e-4)
+    assert numbers[0]["own"] == pytest.approx(numbers[1]["own"], rel=1e-4)
     assert torch.backends.mkldnn.enabled
 
 
