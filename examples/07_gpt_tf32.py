@@ -242,14 +242,18 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Outcome]:
         error = ((logits - exact).norm() / exact.norm()).item()
         outcomes[name] = Outcome(formats, "-", (), error, nats(logits, batch).item() - start)
     print(f"on {options.device}; loss in fp32 {start:.4f} nats per character")
+    show(outcomes)
+    return outcomes
+
+
+def show(outcomes: dict[str, Outcome]) -> None:
     rows = [
-        [name, each.products, each.convolutions, ", ".join(each.findings) or "-", f"{each.relative_l2:.1e}",
-         f"{each.loss:+.1e}"]
+        [name, each.products, each.convolutions, ", ".join(each.findings) or "-"]
+        + [f"{each.relative_l2:.1e}", f"{each.loss:+.1e}"]
         for name, each in outcomes.items()
-    ]  # fmt: skip
+    ]
     headers = ["set", "products", "convolutions", "audit", "logits off by", "loss changes by"]
     print(tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 4 + ("right",) * 2))
-    return outcomes
 
 
 if __name__ == "__main__":

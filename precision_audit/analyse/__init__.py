@@ -12,7 +12,7 @@ activation beyond the batch that is being run, and without batches gives what co
     traps        what raises after model.to(format) or under torch.autocast, without running the model
     branches     conditions on a format, in the source files
     flags        flags of this process that change how products are computed and summed
-    tf32         fp32 products as a device with TF32 computes them, where the settings let it
+    tf32         fp32 products as a device with TF32 computes them, where the settings let it (recurrent ops by step)
 """
 
 from __future__ import annotations
