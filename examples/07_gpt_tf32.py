@@ -247,11 +247,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Outcome]:
 
 
 def show(outcomes: dict[str, Outcome]) -> None:
-    rows = [
-        [name, each.products, each.convolutions, ", ".join(each.findings) or "-"]
-        + [f"{each.relative_l2:.1e}", f"{each.loss:+.1e}"]
-        for name, each in outcomes.items()
-    ]
+    rows = []
+    for name, each in outcomes.items():
+        figures = f"{each.relative_l2:.1e}", f"{each.loss:+.1e}"
+        rows.append((name, each.products, each.convolutions, ", ".join(each.findings) or "-", *figures))
     headers = ["set", "products", "convolutions", "audit", "logits off by", "loss changes by"]
     print(tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 4 + ("right",) * 2))
 
