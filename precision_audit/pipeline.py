@@ -18,7 +18,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from precision_audit import policy as policies
-from precision_audit.ambient import random_state_kept
+from precision_audit.ambient import precision_settings_kept, random_state_kept
 from precision_audit.analyse import analyse
 from precision_audit.analyse.training import STEPS, Lesson
 from precision_audit.analyse.training.optimizers import check as check_optimizer
@@ -144,7 +144,7 @@ def convert(
 
 def run(request: Request) -> tuple[Report, Converted | None]:
     """All stages; the module is None for a model without weights."""
-    with random_state_kept():
+    with random_state_kept(), precision_settings_kept():
         return _run(request)
 
 

