@@ -90,15 +90,17 @@ def _run(module: Converted, batch: Batch) -> None:
 def _shifted(module: Converted, before: Mapping[str, Tensor], after: Mapping[str, Tensor], batch: Batch) -> _Shifts:
     """Each buffer's shift, and what is left of it after the last pass was run again from shifted buffers."""
     buffers = dict(module.named_buffers(remove_duplicate=False))
-    shifts = {name: torch.full_like(value, _size(value)) for name, value in before.items()}
+    shifts = {name: _shift(value) for name, value in before.items()}
     for name, value in before.items():
         buffers[name].copy_(value + shifts[name])
     _run(module, batch)
     return {name: (shifts[name], buffers[name].detach().double() - after[name]) for name in before}
 
 
-def _size(value: Tensor) -> float:
-    return max(float(value.abs().max()), 1.0) if value.numel() else 1.0
+def _shift(value: Tensor) -> Tensor:
+    """As large as the value, and another for each element: what is moved to another place (a queue) is not kept."""
+    size = max(float(value.abs().max()), 1.0) if value.numel() else 1.0
+    return size * (1 + torch.arange(value.numel(), dtype=value.dtype) / max(value.numel(), 1)).reshape(value.shape)
 
 
 def _record(name: str, writer: str, seen: Sequence[Tensor], shift: tuple[Tensor, Tensor]) -> Accumulated | None:
@@ -106,7 +108,7 @@ def _record(name: str, writer: str, seen: Sequence[Tensor], shift: tuple[Tensor,
     moved = changes[-1] != 0
     if not bool(moved.any()) or not all(bool(torch.isfinite(each).all()) for each in seen):
         return None
-    kept = _alike(shift[1][moved] / shift[0][moved])
+    kept = _alike((shift[1] / shift[0]).reshape(-1))
     if kept is None or kept < _SAME:
         return None
     constant = _alike(torch.cat([change.reshape(-1) for change in changes]))

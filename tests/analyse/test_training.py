@@ -218,11 +218,12 @@ class Counting(nn.Module):
     whole: Tensor
     average: Tensor
     last: Tensor
+    queue: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.fc, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=0.25)
-        for name in ("counter", "average", "last"):
+        for name in ("counter", "average", "last", "queue"):
             self.register_buffer(name, torch.zeros(4))
         self.register_buffer("whole", torch.zeros((), dtype=torch.int64))
         self.register_buffer("unused", torch.ones(4))
@@ -232,6 +233,7 @@ class Counting(nn.Module):
         self.whole += 1
         self.average.mul_(0.99).add_(x.mean(0), alpha=0.01)
         self.last.copy_(x[0])
+        self.queue.copy_(torch.cat([x[0, :1], self.queue[:-1]]))
         return torch.as_tensor(self.norm(self.fc(x)))
 
 
@@ -239,7 +241,7 @@ def test_buffers_that_the_model_writes_to() -> None:
     model = Counting()
     captured = capture(model, (torch.randn(8, 4),), mode="training")
     found = {each.value: each for each in accumulated(captured, [((torch.randn(8, 4),), {})])}
-    assert set(found) == {"counter", "average", "norm.running_mean", "norm.running_var"}  # `last` keeps nothing
+    assert set(found) == {"counter", "average", "norm.running_mean", "norm.running_var"}  # `last` and `queue` hold what was, elsewhere
     counter = found["counter"]
     assert (counter.kept, counter.constant, counter.step, counter.size) == (1, 2, 2, 4)
     assert found["average"].kept == pytest.approx(0.99) and found["average"].constant == 0
