@@ -276,6 +276,12 @@ def test_refused_at_construction() -> None:
     refused(lambda: static.scale(weight.sum()), "compute the loss in fp32")
 
 
+def test_a_model_cast_afterwards_is_refused() -> None:
+    net, optimizer = wrapped()
+    net.bfloat16()
+    refused(optimizer.step, "parameter 0 of group 0, shape (16, 8) is bfloat16 on cpu, and was float16 on cpu")
+
+
 @pytest.mark.parametrize("dtype", [FP16, torch.float32])
 def test_sparse_gradients_are_refused(dtype: torch.dtype) -> None:
     table = nn.Embedding(4, 2, sparse=True).to(dtype)
