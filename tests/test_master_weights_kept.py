@@ -162,6 +162,16 @@ def test_a_saved_state_goes_on_bit_for_bit(name: str, model_first: bool) -> None
     assert again.get_scale() == optimizer.get_scale() == 2048.0  # 13 steps: doubled thrice
 
 
+def test_loading_leaves_the_model_alone() -> None:
+    net, optimizer = wrapped(BF16)
+    train(net, optimizer, 3)
+    other, again = wrapped(BF16)
+    before = bits(other.parameters())
+    again.load_state_dict(optimizer.state_dict())
+    again.step()  # no gradients
+    assert bits(other.parameters()) == before == bits(each.bfloat16() for each in again.master_params())
+
+
 def _without(state: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in state.items() if key not in keys}
 
