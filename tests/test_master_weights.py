@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import lr_scheduler
 
 import precision_audit as pa
-from tests.training_in_half import OPTIMIZERS, OPTIONS, Make, batch, bits, everything, make_net, train, wrapped
+from tests.training_in_half import OPTIMIZERS, OPTIONS, Make, batch, bits, everything, make_net, refused, train, wrapped
 
 BF16, FP16 = torch.bfloat16, torch.float16
 
@@ -274,3 +274,13 @@ def test_groups_have_their_own_options_and_schedulers_move_them() -> None:
     for index, (before, after) in enumerate(zip(start, optimizer.master_params(), strict=True)):
         lr = 0.5 if index < 2 else 0.25
         assert torch.equal(after, (before - lr) - lr / 2)
+
+
+@pytest.mark.parametrize("dtype", [FP16, torch.float32])
+def test_sparse_gradients_are_refused(dtype: torch.dtype) -> None:
+    table = nn.Embedding(4, 2, sparse=True).to(dtype)
+    optimizer = pa.MasterWeights(torch.optim.SGD(table.parameters(), lr=1.0))
+    table(torch.tensor([1])).sum().backward()
+    before = bits(table.parameters())
+    refused(optimizer.step, "sparse=False")
+    assert bits(table.parameters()) == before

@@ -290,13 +290,3 @@ def test_a_model_cast_afterwards_is_refused() -> None:
     net, optimizer = wrapped()
     net.bfloat16()
     refused(optimizer.step, "parameter 0 of group 0, shape (16, 8) is bfloat16 on cpu, and was float16 on cpu")
-
-
-@pytest.mark.parametrize("dtype", [FP16, torch.float32])
-def test_sparse_gradients_are_refused(dtype: torch.dtype) -> None:
-    table = nn.Embedding(4, 2, sparse=True).to(dtype)
-    optimizer = pa.MasterWeights(torch.optim.SGD(table.parameters(), lr=1.0))
-    table(torch.tensor([1])).sum().backward()
-    before = bits(table.parameters())
-    refused(optimizer.step, "sparse=False")
-    assert bits(table.parameters()) == before
