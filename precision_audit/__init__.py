@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from precision_audit import report
     from precision_audit.analyse.histogram import shares
+    from precision_audit.master_weights import MasterWeights
     from precision_audit.pipeline import Conversion, audit, convert
     from precision_audit.policy import load as load_policy
     from precision_audit.records import InputError, Report
@@ -29,13 +30,26 @@ _HOME = {
     "load_policy": ("policy", "load"),
     "report": ("report", ""),
     "InputError": ("records", "InputError"),
+    "MasterWeights": ("master_weights", "MasterWeights"),
     "Report": ("records", "Report"),
     "load": ("saving", "load"),
     "save": ("saving", "save"),
     "shares": ("analyse.histogram", "shares"),
 }
 
-__all__ = ["Conversion", "InputError", "Report", "audit", "convert", "load", "load_policy", "report", "save", "shares"]
+__all__ = [
+    "Conversion",
+    "InputError",
+    "MasterWeights",
+    "Report",
+    "audit",
+    "convert",
+    "load",
+    "load_policy",
+    "report",
+    "save",
+    "shares",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -212,7 +212,46 @@ def test_gpt_of_the_size_of_nanogpt() -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == blocks + embeddings
 
 
-# --- 05: what breaks in fp16
+# --- 06: master weights
+
+
+@pytest.mark.slow
+def test_each_of_the_three_techniques_is_needed() -> None:
+    found = load_example("06_master_weights.py").compare_linear(40)
+    for key in ("none", "sums", "masters"):
+        assert found[key].zero > 0.1, key  # of outputs off by 0.002, a fifth are off by less than 0.0005
+    for key in ("scaling", "fp16-sums", "all"):
+        assert found[key].zero < 0.01, key
+    for key, fitted in found.items():
+        assert fitted.lost > 0.9 if key in ("none", "sums", "scaling") else fitted.lost < 0.1, key
+    exact = found["fp32"].weight
+    off = {key: (fitted.weight - exact).norm().item() for key, fitted in found.items()}
+    assert off["all"] < min(off["fp16-sums"], off["masters"]) / 2
+    assert max(off["fp16-sums"], off["masters"]) < min(off["none"], off["sums"], off["scaling"]) / 2
+
+
+def test_the_sum_of_a_product_is_kept_as_asked() -> None:
+    """Neighbours of 2048 in fp16 are 2 apart, so 0.75 added twice is lost, and 1.5 added once is not."""
+    product = load_example("06_master_weights.py").product
+    left, right = torch.ones(1, 48, dtype=torch.float16), torch.zeros(48, 1, dtype=torch.float16)
+    right[0], right[16], right[32] = 2048, 0.75, 0.75  # three blocks of 16
+    assert product(left, right, torch.float16).item() == 2048
+    assert product(left, right, torch.float32).item() == 2050
+
+
+@pytest.mark.slow
+def test_digits_are_learnt_with_and_without_masters() -> None:
+    pytest.importorskip("sklearn")
+    fitted, trained = load_example("06_master_weights.py").main(["--steps", "60"])
+    assert fitted.keys() == {"fp32", "none", "sums", "scaling", "masters", "fp16-sums", "all"}
+    assert trained.keys() == {"fp32", "no-masters", "all"}
+    for key, each in trained.items():
+        assert each.accuracy > 0.8, key  # chance is 0.1
+        assert 1 <= each.clipped <= 20, key  # unless unscaled first, all of them are
+        assert each.losses[-1] < 0.2 * each.losses[0], key
+
+
+# --- 08: what breaks in fp16
 
 
 def test_four_lines_break_in_fp16_and_not_in_the_conversion() -> None:

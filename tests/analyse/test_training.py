@@ -241,7 +241,12 @@ def test_buffers_that_the_model_writes_to() -> None:
     model = Counting()
     captured = capture(model, (torch.randn(8, 4),), mode="training")
     found = {each.value: each for each in accumulated(captured, [((torch.randn(8, 4),), {})])}
-    assert set(found) == {"counter", "average", "norm.running_mean", "norm.running_var"}  # `last` and `queue` hold what was, elsewhere
+    assert set(found) == {
+        "counter",
+        "average",
+        "norm.running_mean",
+        "norm.running_var",
+    }  # no `last`, no `queue`
     counter = found["counter"]
     assert (counter.kept, counter.constant, counter.step, counter.size) == (1, 2, 2, 4)
     assert found["average"].kept == pytest.approx(0.99) and found["average"].constant == 0
