@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from precision_audit import report
+    from precision_audit import pictures, report
     from precision_audit.analyse.histogram import shares
     from precision_audit.pipeline import Conversion, audit, convert
     from precision_audit.policy import load as load_policy
@@ -28,6 +28,7 @@ _HOME = {
     "Conversion": ("pipeline", "Conversion"),
     "load_policy": ("policy", "load"),
     "report": ("report", ""),
+    "pictures": ("pictures", ""),
     "InputError": ("records", "InputError"),
     "Report": ("records", "Report"),
     "load": ("saving", "load"),
@@ -35,7 +36,19 @@ _HOME = {
     "shares": ("analyse.histogram", "shares"),
 }
 
-__all__ = ["Conversion", "InputError", "Report", "audit", "convert", "load", "load_policy", "report", "save", "shares"]
+__all__ = [
+    "Conversion",
+    "InputError",
+    "Report",
+    "audit",
+    "convert",
+    "load",
+    "load_policy",
+    "pictures",
+    "report",
+    "save",
+    "shares",
+]
 
 
 def __getattr__(name: str) -> Any:

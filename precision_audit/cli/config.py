@@ -34,6 +34,7 @@ class Settings:
     calibration_data: str | None = None
     output_format: str = "full"
     output: tuple[str, ...] = ()
+    pictures: str | None = None
     show_graph: str | None = None
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()

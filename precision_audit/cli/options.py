@@ -52,6 +52,8 @@ OPTIONS = (
            later=("html", "sarif", "github")),
     Option("output", "also write the report there, format by suffix (.txt .json .md), repeatable; for convert also OUT",
            "FILE", short="o", kind="list", path=True),
+    Option("pictures", "draw what training does to the numbers there, as .svg and .png (needs matplotlib)", "FOLDER",
+           path=True),
     Option("show-graph", "print the FX graph as captured, or as converted", choices=("before", "after")),
     Option("select", "report only findings whose rule begins so, repeatable", "PA4", kind="list"),
     Option("ignore", "leave out findings whose rule begins so, repeatable", "PA4", kind="list"),
