@@ -138,7 +138,7 @@ def _caption(ranges: Sequence[Range], plain: Bars, scaled: Bars | None, limits: 
     vanish, over = (
         100 * math.fsum(getattr(fit, name) * part for fit, part in fits) for name in ("underflow", "overflow")
     )
-    said = [f"{plain.count:,} elements", f"zero: {percent(plain.zeros)}"]
+    said = [f"{plain.count:,} element" + ("s" if plain.count != 1 else ""), f"zero: {percent(plain.zeros)}"]
     said += [f"NaN or infinite: {percent(plain.lost)}"] if plain.lost else []
     said += [f"not zero, below {smallest}: {percent(small)}" + (f" ({percent(vanish)} round to zero)" if small else "")]
     said += [f"beyond {limits.text}: {percent(over)}"] if over else []
