@@ -241,13 +241,13 @@ def load_fashion(folder: Path) -> tuple[TensorDataset, TensorDataset]:
     try:
         from torchvision.datasets import FashionMNIST
     except ImportError:
-        raise SystemExit(
+        raise pa.InputError(
             "--data fashion-mnist: torchvision is not installed; install it, or use --data digits"
         ) from None
     try:
         parts = [FashionMNIST(str(folder), train=train, download=False) for train in (True, False)]
     except RuntimeError:
-        raise SystemExit(
+        raise pa.InputError(
             f"--data fashion-mnist: no FashionMNIST in {folder}; put torchvision's files in "
             f"{folder / 'FashionMNIST' / 'raw'}, name another folder with --data-folder, or use --data digits"
         ) from None
@@ -394,7 +394,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, Outcome]]:
             require()
             options.pictures.mkdir(exist_ok=True)
         train, test = load_digits() if options.data == "digits" else load_fashion(options.data_folder)
-    except (pa.InputError, ImportError, OSError) as error:
+    except ImportError as missing:
+        parser.error(f"{missing}; pip install 'precision-audit[examples]'")
+    except (pa.InputError, OSError) as error:
         parser.error(str(error))
     if options.small:
         train = TensorDataset(*train[: 10 * BATCH])

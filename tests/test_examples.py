@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -215,6 +216,50 @@ def test_the_full_resnet_is_resnet50_with_a_small_stem() -> None:
     assert sum(each.numel() for each in model.parameters()) == 25_557_032 - 9_408 - 2_049_000 + 576 + 20_490
 
 
+class Fashion:
+    """torchvision's FashionMNIST without its files: so many grey images; a RuntimeError where none are wanted."""
+
+    def __init__(self, root: str, train: bool, download: bool) -> None:
+        assert not download
+        if root == "nowhere":
+            raise RuntimeError("Dataset not found. You can use download=True to download it")
+        length = 192 if train else 64
+        self.data = torch.randint(256, (length, 28, 28), dtype=torch.uint8)
+        self.targets = torch.arange(length) % 10
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+@pytest.fixture
+def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = ModuleType("torchvision.datasets")
+    datasets.FashionMNIST = Fashion  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setitem(sys.modules, "torchvision.datasets", datasets)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["resnet", "transformer", "lstm"])
+def test_fashion_mnist_is_read_from_its_folder(model: str, torchvision: None, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    module = load_example("05_resnet_training.py")
+    train, test = module.load_fashion(tmp_path)
+    assert train.tensors[0].shape == (192, 1, 28, 28) and len(test) == 64
+    assert abs(train.tensors[0].mean()) < 1e-4 and abs(train.tensors[0].std() - 1) < 1e-4
+    outcome = module.train_test(module.build_model(model, 28), module.WAYS["bf16"], train, test, epochs=1)
+    assert len(outcome.losses) == 3 and outcome.lost == 0
+
+
+def test_fashion_mnist_that_is_not_there_says_where_to_put_it(
+    torchvision: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        load_example("05_resnet_training.py").main(["--data", "fashion-mnist", "--data-folder", "nowhere"])
+    assert stopped.value.code == 2
+    assert "put torchvision's files in nowhere/FashionMNIST/raw" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -229,7 +274,8 @@ def test_training_refuses_what_it_cannot_use(
     pytest.importorskip("sklearn")
     with pytest.raises(SystemExit) as stopped:
         load_example("05_resnet_training.py").main(arguments)
-    assert expected in f"{stopped.value}{capsys.readouterr().err}"
+    assert stopped.value.code == 2
+    assert expected in capsys.readouterr().err
 
 
 # --- 08: what breaks in fp16

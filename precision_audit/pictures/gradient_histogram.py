@@ -199,7 +199,10 @@ def _bars(axes: Axes, panel: Panel, zeros: float, lost: float, width: float) -> 
         label = f"times the loss scale {power(panel.shift)}"
         style = {"facecolor": "none", "edgecolor": DARK, "linewidth": 0.9, "hatch": "////"}
         block("scaled", panel.scaled.bins, 1.0, label=label, zorder=4, **style)
-        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 0.63), frameon=False, fontsize=8.5)
+        legend = axes.legend(
+            loc="lower left", bbox_to_anchor=(0.0, 0.63), framealpha=0.85, edgecolor="none", fontsize=8.5
+        )
+        legend.set_zorder(6)
 
 
 def _regions(axes: Axes, panel: Panel, limits: Limits, paper: Sequence[int], left: float, right: float) -> None:
