@@ -19,7 +19,9 @@ from precision_audit.records import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
+_COLUMNS = 3  # panels side by side
 Runs = Sequence[float] | Sequence[Sequence[float]]
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers and in grey; a line style and a marker each.
@@ -60,22 +62,12 @@ def training_curves(
         )
     reference, others = drawn[:1], drawn[1:]
     panels = [[*reference, each] for each in others] if side_by_side and others else [drawn]
-    columns = min(len(panels), 3)
-    rows = math.ceil(len(panels) / columns)
     label = quantity if smooth == 1 else f"{quantity}, mean of {smooth} steps"
     label += "\n(band: lowest to highest run)" if any(each.runs > 1 for each in drawn) else ""
+    rows = math.ceil(len(panels) / _COLUMNS)
     with drawing(path, title, height=1.0 + 3.2 * rows) as figure:
         figure.suptitle(title, fontweight="bold", x=0.01, ha="left")
-        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
-        for axes, panel in zip(grid, panels, strict=False):
-            _draw(axes, panel, small=columns > 1)
-        for axes in grid[len(panels) :]:
-            axes.set_axis_off()
-        for row in range(rows):
-            grid[row * columns].set_ylabel(label)
-        for axes in grid[max(len(panels) - columns, 0) : len(panels)]:
-            axes.set_xlabel("step")
-            axes.tick_params(labelbottom=True)
+        _arrange(figure, panels, rows, label)
     return Path(path)
 
 
@@ -115,6 +107,21 @@ def _several(runs: Runs) -> bool:
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
+
+
+def _arrange(figure: Figure, panels: Sequence[Sequence[Curve]], rows: int, label: str) -> None:
+    """The panels row by row, over shared axes that are named at the left and below the lowest."""
+    columns = min(len(panels), _COLUMNS)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
+    for axes, panel in zip(grid, panels, strict=False):
+        _draw(axes, panel, small=columns > 1)
+    for axes in grid[len(panels) :]:
+        axes.set_axis_off()
+    for axes in grid[::columns]:
+        axes.set_ylabel(label)
+    for axes in grid[max(len(panels) - columns, 0) : len(panels)]:
+        axes.set_xlabel("step")
+        axes.tick_params(labelbottom=True)
 
 
 def _draw(axes: Axes, panel: Sequence[Curve], small: bool) -> None:
