@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from precision_audit import report
+    from precision_audit import pictures, report
     from precision_audit.analyse.histogram import shares
     from precision_audit.master_weights import MasterWeights
     from precision_audit.pipeline import Conversion, audit, convert
@@ -29,6 +29,7 @@ _HOME = {
     "Conversion": ("pipeline", "Conversion"),
     "load_policy": ("policy", "load"),
     "report": ("report", ""),
+    "pictures": ("pictures", ""),
     "InputError": ("records", "InputError"),
     "MasterWeights": ("master_weights", "MasterWeights"),
     "Report": ("records", "Report"),
@@ -46,6 +47,7 @@ __all__ = [
     "convert",
     "load",
     "load_policy",
+    "pictures",
     "report",
     "save",
     "shares",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -249,6 +251,107 @@ def test_digits_are_learnt_with_and_without_masters() -> None:
         assert each.accuracy > 0.8, key  # chance is 0.1
         assert 1 <= each.clipped <= 20, key  # unless unscaled first, all of them are
         assert each.losses[-1] < 0.2 * each.losses[0], key
+
+
+# --- 05: three archetypes in four formats
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "epochs", "least", "swapped"), [("resnet", 4, 0.6, 0), ("transformer", 4, 0.25, 8), ("lstm", 3, 0.4, 1)]
+)
+def test_three_archetypes_learn_in_four_formats(
+    model: str, epochs: int, least: float, swapped: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    arguments = ["--small", "--model", model, "--epochs", str(epochs), "--pictures", str(tmp_path / "seen")]
+    outcomes = load_example("05_resnet_training.py").main(arguments)[model]
+    for key, outcome in outcomes.items():
+        assert outcome.accuracy > least, key  # chance is 0.1
+        assert len(outcome.losses) == len(outcome.below) == 10 * epochs
+        assert all(0 < score <= 1 for score in outcome.scores) and outcome.powers.total() > 0
+        assert outcome.swapped == (swapped if key == "fp8" else 0)
+        assert outcome.scales[0] == (65536.0 if key == "fp16" else 1.0)
+    for key in ("fp16", "bf16"):
+        assert abs(outcomes[key].accuracy - outcomes["fp32"].accuracy) < 0.06, key
+        assert outcomes[key].losses != outcomes["fp32"].losses, key  # something was lowered
+    said = capsys.readouterr().out
+    assert "a lower format can touch" in said and ("emulated" in said) == (swapped > 0)
+    assert sorted(path.name for path in (tmp_path / "seen").iterdir()) == [
+        f"{model}_curves.svg",
+        f"{model}_gradients.svg",
+        f"{model}_scale.svg",
+    ]
+
+
+def test_the_full_resnet_is_resnet50_with_a_small_stem() -> None:
+    model = load_example("05_resnet_training.py").build_model(size=28, full=True)
+    assert sum(isinstance(child, nn.Conv2d) for child in model.modules()) == 53
+    # the published 25,557,032 less a stem of 64 x 3 x 7 x 7 and a head of 1000 classes, plus 64 x 9 and a head of 10
+    assert sum(each.numel() for each in model.parameters()) == 25_557_032 - 9_408 - 2_049_000 + 576 + 20_490
+
+
+class Fashion:
+    """torchvision's FashionMNIST without its files: so many grey images; a RuntimeError where none are wanted."""
+
+    def __init__(self, root: str, train: bool, download: bool) -> None:
+        assert not download
+        if root == "nowhere":
+            raise RuntimeError("Dataset not found. You can use download=True to download it")
+        length = 192 if train else 64
+        self.data = torch.randint(256, (length, 28, 28), dtype=torch.uint8)
+        self.targets = torch.arange(length) % 10
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+@pytest.fixture
+def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = ModuleType("torchvision.datasets")
+    datasets.FashionMNIST = Fashion  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setitem(sys.modules, "torchvision.datasets", datasets)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["resnet", "transformer", "lstm"])
+def test_fashion_mnist_is_read_from_its_folder(model: str, torchvision: None, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    module = load_example("05_resnet_training.py")
+    train, test = module.load_fashion(tmp_path)
+    assert train.tensors[0].shape == (192, 1, 28, 28) and len(test) == 64
+    assert abs(train.tensors[0].mean()) < 1e-4 and abs(train.tensors[0].std() - 1) < 1e-4
+    outcome = module.train_test(module.build_model(model, 28), module.WAYS["bf16"], train, test, epochs=1)
+    assert len(outcome.losses) == 3 and outcome.lost == 0
+
+
+def test_fashion_mnist_that_is_not_there_says_where_to_put_it(
+    torchvision: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        load_example("05_resnet_training.py").main(["--data", "fashion-mnist", "--data-folder", "nowhere"])
+    assert stopped.value.code == 2
+    assert "put torchvision's files in nowhere/FashionMNIST/raw" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--data", "fashion-mnist", "--data-folder", "nowhere"], "--data fashion-mnist: "),
+        (["--epochs", "0"], "expected 1 or more"),
+        (["--pictures", "no/such/folder"], "no/such/folder"),
+    ],
+)
+def test_training_refuses_what_it_cannot_use(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+    with pytest.raises(SystemExit) as stopped:
+        load_example("05_resnet_training.py").main(arguments)
+    assert stopped.value.code == 2
+    assert expected in capsys.readouterr().err
 
 
 # --- 08: what breaks in fp16

@@ -43,7 +43,8 @@ def test_a_command_prints_what_the_readme_shows(block: str, monkeypatch: pytest.
     assert comparable(printed(command.removeprefix("$ "))) == comparable(expected)
 
 
-def test_the_python_of_the_readme_runs_as_one_program() -> None:
+def test_the_python_of_the_readme_runs_as_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where its pictures go
     said, scope = io.StringIO(), dict[str, object]()
     with contextlib.redirect_stdout(said):
         for block in blocks("python"):

@@ -103,7 +103,7 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
     read = {"model": spec.partition(":")[0], "checkpoint": settings.checkpoint, "policy": settings.policy,
             "calibration data": settings.calibration_data, "plan to apply": settings.apply_plan,
             "plan to check": settings.check_plan}  # fmt: skip
-    places = outputs.check(settings.output, command, settings.write_plan, read)
+    places = outputs.check(settings.output, command, settings.write_plan, read, settings.pictures)
     policy, plans = _before(settings)
     started = time.perf_counter()
     with (
@@ -257,6 +257,12 @@ def _write(
 
         atomic.write_file(Path(settings.write_plan), lambda partial: plan_file.write(report.plan, partial))
         terminal.say(f"wrote {settings.write_plan}")
+    if places.pictures is not None:
+        from precision_audit.pictures import of_report
+
+        drawn, why = of_report.draw(report, places.pictures)
+        for line in [f"wrote {path}" for path in drawn] or [why]:
+            terminal.say(line)
 
 
 def _graph(module: Converted | None, loaded: Loaded, policy: Policy, settings: Settings) -> None:

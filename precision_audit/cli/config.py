@@ -35,6 +35,7 @@ class Settings:
     output_format: str = "full"
     output: tuple[str, ...] = ()
     steps: int | None = None
+    pictures: str | None = None
     show_graph: str | None = None
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()

@@ -53,6 +53,8 @@ OPTIONS = (
     Option("output", "also write the report there, format by suffix (.txt .json .md), repeatable; for convert also OUT",
            "FILE", short="o", kind="list", path=True),
     Option("steps", "training steps to take as evidence under a policy of mode training (3)", "N", kind="number"),
+    Option("pictures", "draw what training does to the numbers there, as .svg and .png (needs matplotlib)", "FOLDER",
+           path=True),
     Option("show-graph", "print the FX graph as captured, or as converted", choices=("before", "after")),
     Option("select", "report only findings whose rule begins so, repeatable", "PA4", kind="list"),
     Option("ignore", "leave out findings whose rule begins so, repeatable", "PA4", kind="list"),
