@@ -503,6 +503,19 @@ class Report:
     facts: Facts = field(default=NO_FACTS, metadata={"written": False})  # what the findings rest on; in no file
 
 
+@dataclass(frozen=True, slots=True)
+class Lint:
+    """What a lint of training scripts found. `loops`: training loops in all files."""
+
+    schema: int
+    tool: str
+    files: tuple[str, ...]
+    loops: int
+    summary: str
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()  # files in a folder that could not be read, one sentence each
+
+
 class InputError(Exception):
     """Something the user gave cannot be used: what, where, what was expected, what to do, in one line. The command
     line prints it and exits with 2."""

@@ -95,6 +95,10 @@ def _dispatch(argv: list[str]) -> int:
 
         print(manual.page(given["code"]))
         return 0
+    if command == "lint":
+        from precision_audit.cli import lint
+
+        return lint.run(given.pop("paths"), config.settings(given))
     return _work(command, given.pop("model"), config.settings(given), argv)
 
 

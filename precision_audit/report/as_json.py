@@ -1,6 +1,6 @@
 """The report as JSON, version 1: the names of `records.py`, every record whole but for `Report.facts`.
 
-Takes a `Report`; gives JSON that any parser accepts: a number that JSON cannot hold is one of the strings "inf",
+Takes a `Report`, or a `Lint`, whose findings have the same fields; gives JSON that any parser accepts: a number that JSON cannot hold is one of the strings "inf",
 "-inf", "nan". A record is an object; pairs whose first half is a name (`versions`, `tolerances`, `symbols`,
 `attributes`, …) are one object with those names as keys; other tuples are arrays. `read` gives the same report back,
 `schema` the JSON Schema. All three follow the type hints of the records, so that they cannot disagree.
@@ -20,7 +20,7 @@ import typing
 from typing import Any, Literal, get_args, get_origin
 
 from precision_audit import records
-from precision_audit.records import InputError, Report, Source, Suppression
+from precision_audit.records import InputError, Lint, Report, Source, Suppression
 from precision_audit.report import phrases
 
 SUFFIXES = (".json",)
@@ -37,9 +37,9 @@ _PLAIN: dict[Any, dict[str, Any]] = {
 }
 
 
-def render(report: Report, *, verbose: bool = False, color: bool = False) -> str:
+def render(report: Report | Lint, *, verbose: bool = False, color: bool = False) -> str:
     """The whole report, whatever `verbose`; keys in the order of the records, two spaces of indentation."""
-    return json.dumps(_encoded(report, Report), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+    return json.dumps(_encoded(report, type(report)), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
 def read(text: str) -> Report:

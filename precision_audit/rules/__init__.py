@@ -4,7 +4,8 @@ A rule is one file `pa501_unused_rule.py` here with
 
     a docstring      first line `PA501 title`; then what it does, why it is a hazard, what to do, references
     bad(), good()    an `Example` each: one the rule condemns, the guilty line marked `# PA501`, and one it does not
-    check(context)   yields `Finding`s, best made by `found`
+    check(context)   yields `Finding`s about a model, best made by `found`
+    lint(script)     yields `Finding`s about the text of a training script: see `scripts`; a file has either or both
 
 Adding a file adds a rule. A rule reads records only, changes nothing, and must say the same of the same input. The
 policy's `hazards` set its severity or turn it off; that happens here, once, for all of them. Of a rule that is turned
@@ -24,8 +25,6 @@ from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from precision_audit.formats import FORMATS, Format
-from precision_audit.policy.match import Match, Matcher
 from precision_audit.records import (
     NO_FACTS,
     Beside,
@@ -50,6 +49,9 @@ from precision_audit.suppressions import suppressed
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from precision_audit.formats import Format
+    from precision_audit.policy.match import Match, Matcher
 
 _LOW_FAMILIES = ("PA1", "PA2", "PA3")  # what happens in the low format: nothing, where no op may run in it
 
@@ -81,6 +83,8 @@ class Context:
     @property
     def low(self) -> Format:
         """The low format with its limits."""
+        from precision_audit.formats import FORMATS
+
         return FORMATS[self.policy.low]
 
     @cached_property
@@ -171,7 +175,7 @@ def findings(context: Context) -> tuple[Finding, ...]:
     """What all rules say, with the severities the policy wants and the user's suppressions, sorted by rule, op and
     message."""
     policy = context.policy
-    able = [(code, rule) for code, rule in listed().items() if runs(code, policy)]
+    able = [(code, rule) for code, rule in listed().items() if audits(code) and runs(code, policy)]
     first = (
         each
         for _, rule in able
@@ -182,6 +186,11 @@ def findings(context: Context) -> tuple[Finding, ...]:
     seen = replace(context, told=told)
     last = (each for _, rule in able if _last(rule) for each in _as_the_policy_wants(rule.check(seen), policy))
     return tuple(sorted((*told, *last), key=lambda one: (one.rule, one.op, one.message)))
+
+
+def audits(code: str) -> bool:
+    """Whether the rule is about models; others read training scripts only."""
+    return hasattr(listed()[code], "check")
 
 
 def runs(code: str, policy: Policy) -> bool:

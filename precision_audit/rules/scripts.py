@@ -1,0 +1,103 @@
+"""Rules about training scripts: the files of this folder that offer `lint(script)`.
+
+Takes a `Script`; gives what these rules say of it, with the user's suppressions, in the order of its lines. Such a rule
+file is like any other (see the package), but for its `bad()` and `good()`, which return a `ScriptExample`. Only the
+files that have a `lint` are imported: those about models need torch, which a lint in an editor cannot wait for.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol, cast
+
+from precision_audit import rules
+from precision_audit.records import Basis, Evidence, Finding, Severity, Source
+from precision_audit.script import Script
+from precision_audit.suppressions import suppressed
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptExample:
+    """A training script that shows a hazard, the guilty line marked `# PA620`, or its absence."""
+
+    text: str
+
+
+class ScriptRule(Protocol):
+    """What such a file has to offer."""
+
+    __doc__: str | None
+
+    def bad(self) -> ScriptExample: ...
+
+    def good(self) -> ScriptExample: ...
+
+    def lint(self, script: Script) -> Iterator[Finding]: ...
+
+
+@cache
+def listed() -> Mapping[str, ScriptRule]:
+    """Every rule about scripts by its code, sorted."""
+    folder = Path(rules.__file__).parent
+    names = sorted(each.name for each in pkgutil.iter_modules(rules.__path__) if each.name.startswith("pa"))
+    chosen = [name for name in names if "\ndef lint(" in (folder / f"{name}.py").read_text(encoding="utf-8")]
+    return MappingProxyType(
+        {rules.code_of(name): cast(ScriptRule, importlib.import_module(f"{rules.__name__}.{name}")) for name in chosen}
+    )
+
+
+def findings(script: Script) -> tuple[Finding, ...]:
+    """What all of them say, each thing once, by line."""
+    first = (one for rule in listed().values() if not getattr(rule, "LAST", False) for one in rule.lint(script))
+    told = suppressed(_once(first), script.suppressions)
+    seen = replace(script, told=told)
+    last = [one for rule in listed().values() if getattr(rule, "LAST", False) for one in rule.lint(seen)]
+    return tuple(sorted((*told, *last), key=lambda one: (one.source.line if one.source else 0, one.rule, one.message)))
+
+
+def found_at(
+    module_name: str,
+    script: Script,
+    node: ast.AST,
+    severity: Severity,
+    message: str,
+    fix: str,
+    *,
+    basis: Basis = "PROVED",
+    evidence: str = "",
+    function: str = "",
+) -> Finding:
+    """A finding of the rule in `module_name` at a line of a script. PROVED: the text alone says so; ASSUMED: a name
+    was taken for what such names are usually given to."""
+    line = int(getattr(node, "lineno", 1))
+    code, text = rules.code_of(module_name), script.line(line)
+    return Finding(
+        rule=code,
+        severity=severity,
+        op="",
+        module="",
+        message=message,
+        evidence=Evidence(basis, evidence or "read in the script, which was not run"),
+        source=Source(script.file, line, function, text),
+        remedy=fix,
+        fingerprint=rules.fingerprint(code, os.path.basename(script.file), function, text),
+    )
+
+
+def _once(made: Iterable[Finding]) -> Iterator[Finding]:
+    """One finding of a rule at a line, the worst of several: a function may be called from several loops."""
+    best: dict[tuple[str, int], Finding] = {}
+    rank = ("error", "warning", "note")
+    for one in made:
+        place = (one.rule, one.source.line if one.source else 0)
+        if place not in best or rank.index(one.severity) < rank.index(best[place].severity):
+            best[place] = one
+    yield from best.values()
