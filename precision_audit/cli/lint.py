@@ -27,9 +27,8 @@ def run(paths: list[str], settings: Settings) -> int:
     made = _selected(linting.lint(paths), settings)
     _write(made, settings, places)
     if not settings.quiet:
-        terminal.say(
-            f"read {len(made.files)} file{'s' * (len(made.files) != 1)} in {time.perf_counter() - started:.1f} s"
-        )
+        plural = "s" * (len(made.files) != 1)
+        terminal.say(f"read {len(made.files)} file{plural} in {time.perf_counter() - started:.1f} s")
     print(_render(made, settings.output_format, settings, terminal.color()), end="", flush=True)
     return status(made, settings)
 
@@ -51,9 +50,9 @@ def _selected(made: Lint, settings: Settings) -> Lint:
 
 
 def _write(made: Lint, settings: Settings, places: outputs.Outputs) -> None:
-    from precision_audit.saving import atomic
-
     for path, form in places.reports:
+        from precision_audit.saving import atomic  # here: it needs torch, the rest does not
+
         text = _render(made, form, settings)
         atomic.write_file(path, lambda partial, text=text: _put(partial, text))  # type: ignore[misc]
         terminal.say(f"wrote {path}")

@@ -1,6 +1,7 @@
 """Report formats: every file `as_<name>.py` of this folder is one, found by listing.
 
-A format takes a `Report`, or the `Lint` of training scripts, and gives text; it has `SUFFIXES`, the endings of files it is written to, and
+A format takes a `Report`, or the `Lint` of training scripts, and gives text; it has `SUFFIXES`, the endings of files it
+is written to, and
 `render(report, *, verbose=False, color=False) -> str`, which ignores what it has no use for. It must never read a
 clock, a network or a file: the same report gives the same bytes. Paths under the working directory are written
 relative to it, no other absolute path is written at all.

@@ -1,7 +1,7 @@
 """The report in lines that tools read: one per finding, `file:line: RULE severity [BASIS] text`, then the verdict.
 
-Takes a `Report` or a `Lint`; gives no table and no remedy. Findings are never grouped, so that each place has its line. What the
-plan resolved comes last, with `resolved` where the severity stands, so that no tool takes it for an error.
+Takes a `Report` or a `Lint`; gives no table and no remedy. Findings are never grouped, so that each place has its line.
+What the plan resolved comes last, with `resolved` where the severity stands, so that no tool takes it for an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The report for a terminal: what the model is, the verdict, what runs in which format, findings, verification, next.
 
-Takes a `Report`, or a `Lint`, whose findings look alike; gives text of at most about 120 columns, colours only when asked. Identical decisions and findings are
-grouped; `verbose` lists every op, every output and what is predicted, which is never shown among what was measured.
+Takes a `Report`, or a `Lint`, whose findings look alike; gives text of at most about 120 columns, colours only when
+asked. Identical decisions and findings are grouped; `verbose` lists every op, every output and what is predicted, which
+is never shown among what was measured.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The report as JSON, version 1: the names of `records.py`, every record whole but for `Report.facts`.
 
-Takes a `Report`, or a `Lint`, whose findings have the same fields; gives JSON that any parser accepts: a number that JSON cannot hold is one of the strings "inf",
-"-inf", "nan". A record is an object; pairs whose first half is a name (`versions`, `tolerances`, `symbols`,
-`attributes`, …) are one object with those names as keys; other tuples are arrays. `read` gives the same report back,
-`schema` the JSON Schema. All three follow the type hints of the records, so that they cannot disagree.
+Takes a `Report`, or a `Lint`, whose findings have the same fields; gives JSON that any parser accepts: a number that
+JSON cannot hold is one of the strings "inf", "-inf", "nan". A record is an object; pairs whose first half is a name
+(`versions`, `tolerances`, `symbols`, `attributes`, …) are one object with those names as keys; other tuples are arrays.
+`read` gives the same report back, `schema` the JSON Schema. All three follow the type hints of the records, so that
+they cannot disagree.
 
 The version rises when a field is renamed or removed or its meaning changes; a reader must accept fields that it does
 not know. Source files under the working directory are written relative to it.

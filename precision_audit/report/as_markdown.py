@@ -1,8 +1,8 @@
 """The report as a comment on a pull request: about fifteen lines, the plan folded away.
 
-Takes a `Report`, or a `Lint`; gives GitHub's Markdown: verdict, errors against limits, linears eligible, swapped and refused,
-findings with their lines, the plan in a `<details>` block, digests, and the command that reproduces it. Text from the
-model (names, messages) is escaped, so that no name can change the layout.
+Takes a `Report`, or a `Lint`; gives GitHub's Markdown: verdict, errors against limits, linears eligible, swapped and
+refused, findings with their lines, the plan in a `<details>` block, digests, and the command that reproduces it. Text
+from the model (names, messages) is escaped, so that no name can change the layout.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Findings as the reports show them: what is open first, alike ones as one, what the plan resolved in a line each.
 
-Takes a `Report`, or a `Lint`; gives `Entry` records in the order in which they are shown. Unless verbose, findings with the same
-text are one entry whatever their op, and so are those of one line of the user's that differ by numbers only (repeated
-layers): then the one with the largest number stands for all, and is said to. Never drops anything silently: what
-`within` leaves out is counted.
+Takes a `Report`, or a `Lint`; gives `Entry` records in the order in which they are shown. Unless verbose, findings with
+the same text are one entry whatever their op, and so are those of one line of the user's that differ by numbers only
+(repeated layers): then the one with the largest number stands for all, and is said to. Never drops anything silently:
+what `within` leaves out is counted.
 """
 
 from __future__ import annotations

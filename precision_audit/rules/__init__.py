@@ -15,10 +15,7 @@ others and reads in `context.told` what they found.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import importlib
-import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -45,6 +42,7 @@ from precision_audit.records import (
     Swap,
     Tensor,
 )
+from precision_audit.rules.listing import code_of, codes, module, nearest_code, offers
 from precision_audit.suppressions import suppressed
 
 if TYPE_CHECKING:
@@ -52,6 +50,9 @@ if TYPE_CHECKING:
 
     from precision_audit.formats import Format
     from precision_audit.policy.match import Match, Matcher
+
+__all__ = ["Context", "Example", "HazardRule", "code_of", "codes", "findings", "fingerprint", "found", "found_in_policy",
+           "listed", "module", "nearest_code", "offers", "runs", "title"]  # fmt: skip
 
 _LOW_FAMILIES = ("PA1", "PA2", "PA3")  # what happens in the low format: nothing, where no op may run in it
 
@@ -165,17 +166,14 @@ class HazardRule(Protocol):
 @cache
 def listed() -> Mapping[str, HazardRule]:
     """Every rule by its code, sorted."""
-    names = sorted(entry.name for entry in pkgutil.iter_modules(__path__) if entry.name.startswith("pa"))
-    return MappingProxyType(
-        {code_of(name): cast(HazardRule, importlib.import_module(f"{__name__}.{name}")) for name in names}
-    )
+    return MappingProxyType({code: cast(HazardRule, module(code)) for code in codes()})
 
 
 def findings(context: Context) -> tuple[Finding, ...]:
     """What all rules say, with the severities the policy wants and the user's suppressions, sorted by rule, op and
     message."""
     policy = context.policy
-    able = [(code, rule) for code, rule in listed().items() if audits(code) and runs(code, policy)]
+    able = [(code, rule) for code, rule in listed().items() if offers(code, "check") and runs(code, policy)]
     first = (
         each
         for _, rule in able
@@ -186,11 +184,6 @@ def findings(context: Context) -> tuple[Finding, ...]:
     seen = replace(context, told=told)
     last = (each for _, rule in able if _last(rule) for each in _as_the_policy_wants(rule.check(seen), policy))
     return tuple(sorted((*told, *last), key=lambda one: (one.rule, one.op, one.message)))
-
-
-def audits(code: str) -> bool:
-    """Whether the rule is about models; others read training scripts only."""
-    return hasattr(listed()[code], "check")
 
 
 def runs(code: str, policy: Policy) -> bool:
@@ -225,28 +218,6 @@ def _spared(made: Iterable[Finding], context: Context) -> Iterator[Finding]:
 
 def _last(rule: HazardRule) -> bool:
     return bool(getattr(rule, "LAST", False))
-
-
-def codes() -> tuple[str, ...]:
-    """The codes of all rules, sorted."""
-    return tuple(listed())
-
-
-def nearest_code(wrong: str) -> str:
-    """The code that was probably meant: one of the same family, by its letters, then by its number."""
-    asked = wrong.upper()
-
-    def near(code: str) -> tuple[bool, float, int]:
-        number = int(asked[2:]) if asked[2:].isdigit() else 0
-        alike = difflib.SequenceMatcher(None, asked, code).ratio()
-        return (asked[:3] != code[:3], -alike, abs(int(code[2:]) - number))
-
-    return min(codes(), key=near)
-
-
-def code_of(module_name: str) -> str:
-    """`PA501` of `precision_audit.rules.pa501_unused_rule`."""
-    return module_name.rpartition(".")[2].partition("_")[0].upper()
 
 
 def title(code: str) -> str:

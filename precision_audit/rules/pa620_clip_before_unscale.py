@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_audit.records import Finding
+from precision_audit.records import Finding, Severity
+from precision_audit.rules.loops import TRAINING, always, words
 from precision_audit.rules.scripts import ScriptExample, found_at
-from precision_audit.script import Event, Loop, Script
+from precision_audit.script import Event, Loop, Script, Value
 from precision_audit.script.conditions import atoms
-
-_KINDS = ("backward", "unscale", "clip", "read", "step", "update")
 
 
 def lint(script: Script) -> Iterator[Finding]:
@@ -33,15 +32,17 @@ def lint(script: Script) -> Iterator[Finding]:
 
 
 def _scaled_at(loop: Loop, event: Event, backward: Event) -> bool:
-    """Whether the gradients are scaled when `event` reads them, however the tests of the loop turn out so long as it and
-    the scaled backward run."""
+    """Whether the gradients are scaled when `event` reads them, however the tests of the loop turn out so long as it
+    and the scaled backward run."""
     if backward.index > event.index:
         return False
-    ways = list(loop.scenarios(event, backward, kinds=_KINDS))
-    return bool(ways) and all(_pending(each, event) for _, each in ways)
+    read = set(event.subject.of) if event.subject is not None else set()
+    owners = [each.subject for each in loop.of("step") if each.subject is not None and read & set(each.subject.of)]
+    return always(loop, event, backward, holds=lambda events: _pending(events, event, owners))
 
 
-def _pending(events: list[Event], reader: Event) -> bool:
+def _pending(events: list[Event], reader: Event, owners: list[Value]) -> bool:
+    """`owners`: the optimizers that surely hold what is read; none, where nobody knows: then any may."""
     scaled = False
     for each in events:
         if each is reader:
@@ -53,15 +54,8 @@ def _pending(events: list[Event], reader: Event) -> bool:
     return False
 
 
-def _concerns(event: Event, reader: Event) -> bool:
-    """Whether the optimizer may hold the parameters that are read; yes, where nobody knows."""
-    owned = set(event.subject.of) if event.subject is not None else set()
-    read = set(reader.subject.of) if reader.subject is not None else set()
-    return not owned or not read or bool(owned & read)
-
-
 def _too_early(script: Script, loop: Loop, event: Event) -> Finding:
-    scaler, optimizer = _words(script, loop)
+    scaler, optimizer = words(loop)
     later = any(each.kind == "unscale" and each.index > event.index for each in loop.events)
     call = f"{scaler}.unscale_({optimizer})"
     if event.kind == "clip":
@@ -69,7 +63,7 @@ def _too_early(script: Script, loop: Loop, event: Event) -> Finding:
     else:
         what = "reads gradients that still carry the loss scale (65536 at first) → the figure is that much too large"
     fix = f"{'move' if later else 'add'} {call} {'up, ' if later else ''}before this line, after the last backward()"
-    severity = "error" if event.kind == "clip" else "warning"
+    severity: Severity = "error" if event.kind == "clip" else "warning"
     return found_at(__name__, script, event.node, severity, what, fix, function=event.function)
 
 
@@ -78,8 +72,7 @@ def _twice(script: Script, loop: Loop) -> Iterator[Finding]:
     for first, second in ((a, b) for i, a in enumerate(calls) for b in calls[i + 1 :]):
         if first.subject is not second.subject or first.subject is None or first.scaler is not second.scaler:
             continue
-        ways = list(loop.scenarios(first, second, kinds=_KINDS))
-        if ways and all(_unbroken(each, first, second) for _, each in ways):
+        if always(loop, first, second, holds=lambda events, a=first, b=second: _unbroken(events, a, b)):  # type: ignore[misc]
             what = "unscale_() again for the same optimizer before update() → RuntimeError"
             fix = "keep one unscale_() for each optimizer and update()"
             yield found_at(__name__, script, second.node, "error", what, fix, function=second.function)
@@ -94,7 +87,7 @@ def _every_batch(script: Script, loop: Loop) -> Iterator[Finding]:
     """Gradients are accumulated over batches, but unscaled in each."""
     updates = loop.of("update")
     for event in loop.of("unscale"):
-        for _, each in loop.scenarios(event, kinds=_KINDS):
+        for _, each in loop.scenarios(event, kinds=TRAINING):
             if updates and not any(one.kind == "update" for one in each) and _only_by_batch(event, updates):
                 what = "unscale_() in every batch, update() only in some → RuntimeError in the second batch"
                 fix = "move unscale_() and the clip under the test that guards step() and update()"
@@ -119,22 +112,6 @@ def _penalties(script: Script) -> Iterator[Finding]:
             )
             fix = "grads = [g / scaler.get_scale() for g in grads] before computing with them"
             yield found_at(__name__, script, event.node, "error", what, fix, function=event.function)
-
-
-def _words(script: Script, loop: Loop) -> tuple[str, str]:
-    """How the loop itself calls its scaler and its optimizer."""
-    import ast
-
-    for event in loop.of("step"):
-        node = event.node
-        if (
-            event.scaler is not None
-            and isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.args
-        ):
-            return ast.unparse(node.func.value), ast.unparse(node.args[0])
-    return "scaler", "optimizer"
 
 
 def bad() -> ScriptExample:

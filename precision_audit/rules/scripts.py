@@ -8,13 +8,10 @@ files that have a `lint` are imported: those about models need torch, which a li
 from __future__ import annotations
 
 import ast
-import importlib
 import os
-import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, cast
 
@@ -46,12 +43,8 @@ class ScriptRule(Protocol):
 @cache
 def listed() -> Mapping[str, ScriptRule]:
     """Every rule about scripts by its code, sorted."""
-    folder = Path(rules.__file__).parent
-    names = sorted(each.name for each in pkgutil.iter_modules(rules.__path__) if each.name.startswith("pa"))
-    chosen = [name for name in names if "\ndef lint(" in (folder / f"{name}.py").read_text(encoding="utf-8")]
-    return MappingProxyType(
-        {rules.code_of(name): cast(ScriptRule, importlib.import_module(f"{rules.__name__}.{name}")) for name in chosen}
-    )
+    chosen = [code for code in rules.codes() if rules.offers(code, "lint")]
+    return MappingProxyType({code: cast(ScriptRule, rules.module(code)) for code in chosen})
 
 
 def findings(script: Script) -> tuple[Finding, ...]:

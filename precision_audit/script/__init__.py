@@ -1,8 +1,8 @@
 """Training scripts, read as text.
 
-Takes Python source; gives a `Script`: its tree, its imports by full name, its training loops with what they do in order,
-and what the whole file does. Nothing of the user's is imported or run: a script is parsed and walked (`walk`), its own
-calls are followed (`calls`), and what the text does not tell stays unknown. Rules ask of it only what it tells.
+Takes Python source; gives a `Script`: its tree, its imports by full name, its training loops with what they do in
+order, and what the whole file does. Nothing of the user's is imported or run: a script is parsed and walked (`walk`),
+its own calls are followed (`calls`), and what the text does not tell stays unknown. Rules ask of it only what it tells.
 
 `conditions` says how `if`s can turn out, `values` what names stand for, `events` what happens, `known` which names of
 torch matter, `files` which files there are to read.
@@ -106,13 +106,17 @@ def _walk_uncalled(walk: Walk, value: Value) -> None:
 
 
 def _loops(trace: Trace) -> Iterator[Loop]:
-    """The innermost loop around each step that has a backward in it, and the functions that train without a loop."""
+    """The innermost loop around each step that has a backward in it, the loops around a backward without a step, and the
+    functions that train without a loop."""
     chosen: dict[int, None] = {}
     for event in trace.events:
         if event.kind in ("step", "foreign") and not event.rare:
             around = next((visit for visit in reversed(event.visits) if _learns(trace, visit)), None)
             if around is not None:
                 chosen[around] = None
+    for event in trace.events:
+        if event.kind == "backward" and event.visits and not chosen.keys() & set(event.visits):
+            chosen[event.visits[-1]] = None
     for visit in chosen:
         events = tuple(each for each in trace.events if visit in each.visits)
         yield Loop(trace.visited[visit], events, tuple(g for g in trace.entered[visit] if not isinstance(g[0], bool)))

@@ -1,8 +1,8 @@
 """Calls in a script: whose they are, and into which function of the file they lead.
 
 Takes a walk and a call; gives its value. A function, method or class of the file is followed with its arguments bound,
-as deep as the calls go (never into itself); torch's own are handed to `torch_calls` and `methods`. A call that leads out
-of the file with an optimizer in its hands is noted as `foreign`: it may do anything to it.
+as deep as the calls go (never into itself); torch's own are handed to `torch_calls` and `methods`. A call that leads
+out of the file with an optimizer in its hands is noted as `foreign`: it may do anything to it.
 """
 
 from __future__ import annotations
@@ -68,12 +68,11 @@ def call(walk: Walk, node: ast.Call) -> Value:
         owner = ex.evaluate(walk, node.func.value)
         name = node.func.attr
         own = owner.attributes.get(name) or method(walk, owner, name)
-        if own is None and owner.kind != "dotted":
+        if own is None and owner.kind in ("unknown", "instance", "dotted"):
+            own = ex.attribute(walk, owner, name, node.func)
+        if own is None or own.role == "unknown":
             return methods.call(walk, node, owner, name, arguments(walk, node))
-        callee = own if own is not None else ex.attribute(walk, owner, name, node.func)
-        if callee.kind == "unknown" and owner.kind != "dotted":
-            return methods.call(walk, node, owner, name, arguments(walk, node))
-        return invoke(walk, node, callee, arguments(walk, node))
+        return invoke(walk, node, own, arguments(walk, node))
     callee = ex.evaluate(walk, node.func)
     return invoke(walk, node, callee, arguments(walk, node))
 
@@ -133,6 +132,8 @@ def leave(walk: Walk, node: ast.Call, name: str, given: Arguments) -> Value:
         if name.endswith("chain"):
             return Value("parameters", of=tuple(model for each in given.all() for model in each.of))
         return first
+    if "zero" in name and "grad" in name:
+        walk.emit("zero", node, None)
     harmless = any(word in name.lower() for word in _HARMLESS)
     for value in given.all():
         for each in (value, *value.items):

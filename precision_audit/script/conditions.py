@@ -2,8 +2,8 @@
 
 Takes tests of `if` statements as formulas over atoms; gives the scenarios of a list of events: one truth value for each
 atom, and the events that run under it. An atom is a test that the text does not decide (`use_amp`, `scaler is None`,
-`(step + 1) % every == 0`); the same test of the same value is the same atom wherever it stands, so that two `if use_amp:`
-agree with each other. Never guesses how a test turns out, and gives up where there are too many of them.
+`(step + 1) % every == 0`); the same test of the same value is the same atom wherever it stands, so that two `if
+use_amp:` agree with each other. Never guesses how a test turns out, and gives up where there are too many of them.
 
 A formula is True, False, `Atom`, or a tuple ("not", f), ("and", f, g, …), ("or", f, g, …).
 """

@@ -7,7 +7,8 @@ Python's order of evaluation where it matters (receiver, arguments, call).
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from precision_audit.script import calls, known
 from precision_audit.script.conditions import Atom, Formula, joined, negated
@@ -235,7 +236,7 @@ def _equal(walk: Walk, left: Value, right: Value, node: ast.Compare) -> Formula:
             return negated(value.there)
         return False if value.kind == "constant" else Atom(f"{value.name} is None {value.number}", value.varies)
     if left.name == "__name__":  # what the file does when it is run
-        return right.constant == "__main__"
+        return bool(right.constant == "__main__")
     if left.kind == right.kind == "constant" and UNSET not in (left.constant, right.constant):
         return bool(left.constant == right.constant)
     dtypes = [known.FORMATS.get(each.name) for each in (left, right) if each.kind == "dotted"]
@@ -328,7 +329,7 @@ def _inner(walk: Walk, node: ast.Await | ast.Starred) -> Value:
     return evaluate(walk, node.value)
 
 
-_BY_TYPE = {
+_BY_TYPE: dict[type[ast.expr], Callable[[Walk, Any], Value]] = {
     ast.Name: _name, ast.Attribute: _attribute, ast.Call: _call, ast.BinOp: _binary, ast.IfExp: _choice,
     ast.BoolOp: _either, ast.Compare: _compared, ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence,
     ast.Dict: _dictionary, ast.Subscript: _item, ast.ListComp: _comprehension, ast.GeneratorExp: _comprehension,

@@ -189,6 +189,8 @@ def _of_sequence(owner: Value, name: str, given: Arguments) -> Value:
 def _of_tensor(walk: Walk, node: ast.Call, owner: Value, name: str, given: Arguments) -> Value:
     if owner.kind == "grad" and name in known.GRADIENT_SIZES:
         walk.emit("read", node, owner, text=name)
+    if node is walk.bare and (name in known.OUT_OF_PLACE or name == "copy") and not (owner.of and name == "to"):
+        walk.emit("dropped", node, owner, text=name)
     made = derived(node, [owner, *given.all()], "grad" if owner.kind == "grad" and name == "detach" else "tensor")
     made.low = owner.low
     if name in known.CASTS or name in ("to", "type"):

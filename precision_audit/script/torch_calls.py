@@ -1,7 +1,7 @@
 """Calls of torch's functions and classes, and of other packages' that make models or optimizers.
 
-Takes a walk, a call and the full dotted name of what is called; gives its value and notes the event. What is in no table
-of `known` is a call that leads out of the file.
+Takes a walk, a call and the full dotted name of what is called; gives its value and notes the event. What is in no
+table of `known` is a call that leads out of the file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def call(walk: Walk, node: ast.Call, name: str, given: Arguments) -> Value:
         walk.emit("clip", node, given.get(0, "parameters"), text=last)
         return Value("tensor")
     if known.MODEL.match(name):
-        return _model(name, node, given)
+        return _model(walk, name, node, given)
     return _function(walk, node, name, given)
 
 
@@ -98,11 +98,12 @@ def _models(value: Value | None) -> Iterator[Value]:
         yield from _models(item)
 
 
-def _model(name: str, node: ast.Call, given: Arguments) -> Value:
+def _model(walk: Walk, name: str, node: ast.Call, given: Arguments) -> Value:
     made = Value("model", name, node)
     format = given.get(-1, "torch_dtype", "dtype")
     if format is not None and methods.format_of(format) in ("fp16", "bf16"):
         made.attributes["low"] = Value("constant", constant=methods.format_of(format))
+        walk.emit("cast", node, made, text=methods.format_of(format))
     made.device = _text(given.get(-1, "device"))
     return made
 

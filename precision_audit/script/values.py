@@ -1,8 +1,8 @@
 """What a name of a script stands for, as far as its text tells: a scaler, an optimizer, a model, a tensor, …
 
-Gives `Value`, one object for each thing the script makes; two names of one thing hold the same `Value`, so that identity
-is what `is` says. Where the text does not tell (a parameter of a function that no line of the file calls) `role` goes by
-the name, as a reader would. Never imports what it names.
+Gives `Value`, one object for each thing the script makes; two names of one thing hold the same `Value`, so that
+identity is what `is` says. Where the text does not tell (a parameter of a function that no line of the file calls)
+`role` goes by the name, as a reader would. Never imports what it names.
 """
 
 from __future__ import annotations

@@ -72,6 +72,7 @@ class Walk:
         self.most_steps = _MOST_STEPS
         self.defined: list[Value] = []  # functions and classes, in the order of their definition
         self.visits = itertools.count(1)
+        self.bare: ast.expr | None = None  # the expression that is the statement being walked: its value is dropped
         self.own_defaults = False  # the script sets autocast's default format itself
 
     def start_over(self) -> None:
@@ -151,6 +152,7 @@ class Walk:
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
             ex.assign(self, node)
         elif isinstance(node, ast.Expr):
+            self.bare = node.value
             ex.evaluate(self, node.value)
         elif isinstance(node, ast.Assert):
             ex.evaluate(self, node.test)
