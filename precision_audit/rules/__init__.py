@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from precision_audit.formats import Format
     from precision_audit.policy.match import Match, Matcher
 
-__all__ = ["Context", "Example", "HazardRule", "code_of", "codes", "findings", "fingerprint", "found", "found_in_policy",
-           "listed", "module", "nearest_code", "offers", "runs", "title"]  # fmt: skip
+__all__ = ["Context", "Example", "HazardRule", "code_of", "codes", "findings", "fingerprint", "found",
+           "found_in_policy", "listed", "module", "nearest_code", "offers", "runs", "title"]  # fmt: skip
 
 _LOW_FAMILIES = ("PA1", "PA2", "PA3")  # what happens in the low format: nothing, where no op may run in it
 

@@ -1,7 +1,7 @@
 """What the rules about training scripts ask of a loop in the same way.
 
-Takes events of a `Script`; gives yes, no, or the words in which the script itself speaks of its scaler. Where the answer
-depends on code outside the file, it is the one that keeps a rule silent.
+Takes events of a `Script`; gives yes, no, or the words in which the script itself speaks of its scaler. Where the
+answer depends on code outside the file, it is the one that keeps a rule silent.
 """
 
 from __future__ import annotations

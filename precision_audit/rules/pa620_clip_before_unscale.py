@@ -49,7 +49,7 @@ def _pending(events: list[Event], reader: Event, owners: list[Value]) -> bool:
             return scaled
         if each.kind == "backward":
             scaled = each.scaler is not None
-        elif (each.kind == "unscale" and _concerns(each, reader)) or (each.kind == "step" and _concerns(each, reader)):
+        elif each.kind in ("unscale", "step") and (not owners or each.subject in owners):
             scaled = False
     return False
 

@@ -3,8 +3,8 @@
 What it does: reports a training loop that calls `scaler.step(optimizer)` and never `scaler.update()`, one that calls
 `update()` between the scaled backward and the step of another optimizer, and one that calls it after each of several
 optimizers.
-Why it is a hazard: without `update()` the second step raises RuntimeError. After `update()` the scale may be another, so
-that a step of gradients from before it divides by the wrong one. An update for each optimizer makes the scale of one
+Why it is a hazard: without `update()` the second step raises RuntimeError. After `update()` the scale may be another,
+so that a step of gradients from before it divides by the wrong one. An update for each optimizer makes the scale of one
 depend on the overflows of the other.
 What to do: call `scaler.update()` once, after the last `scaler.step(...)` of the batch.
 References: PyTorch's automatic mixed precision examples, "Working with multiple models, losses, and optimizers".
@@ -12,6 +12,7 @@ References: PyTorch's automatic mixed precision examples, "Working with multiple
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from precision_audit.records import Finding
@@ -43,7 +44,7 @@ def _missing(script: Script, loop: Loop) -> Iterator[Finding]:
 
 def _repeated(script: Script, loop: Loop) -> Iterator[Finding]:
     updates = loop.of("update")
-    for first, second in zip(updates, updates[1:], strict=False):
+    for first, second in itertools.pairwise(updates):
         if first.scaler is not second.scaler or first.visits != second.visits or off(first.scaler):
             continue
         if not always(loop, first, second, holds=lambda events: True):

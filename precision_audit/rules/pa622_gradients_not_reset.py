@@ -41,12 +41,11 @@ def _never(script: Script, loop: Loop) -> Iterator[Finding]:
 
 def _too_soon(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:
     for zero in loop.of("zero"):
-        if zero.index < step.index and _concerns(zero, step.subject) and not elsewhere(script, step.subject):
-            if always(loop, zero, step, holds=lambda events, zero=zero: _lost(events, zero, step)):  # type: ignore[misc]
-                what = "resets the gradients between backward() and step() → the step sees none"
-                yield found_at(
-                    __name__, script, zero.node, "error", what, "move it below step()", function=zero.function
-                )
+        if zero.index > step.index or not _concerns(zero, step.subject) or elsewhere(script, step.subject):
+            continue
+        if always(loop, zero, step, holds=lambda events, zero=zero: _lost(events, zero, step)):  # type: ignore[misc]
+            what = "resets the gradients between backward() and step() → the step sees none"
+            yield found_at(__name__, script, zero.node, "error", what, "move it below step()", function=zero.function)
 
 
 def _lost(events: list[Event], zero: Event, step: Event) -> bool:

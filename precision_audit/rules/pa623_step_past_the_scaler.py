@@ -2,9 +2,9 @@
 
 What it does: reports `optimizer.step()` after `scaler.scale(loss).backward()`, and `scaler.step(optimizer)` after a
 backward of a loss that was not scaled.
-Why it is a hazard: past the scaler, the update is made of gradients that still carry the loss scale (65536 at first), and
-is made even where they are infinite or NaN, after which the model is NaN. Without scaling, gradients below 6e-8 are lost
-in fp16, and `scaler.step` raises AssertionError since it has never seen a scale.
+Why it is a hazard: past the scaler, the update is made of gradients that still carry the loss scale (65536 at first),
+and is made even where they are infinite or NaN, after which the model is NaN. Without scaling, gradients below 6e-8 are
+lost in fp16, and `scaler.step` raises AssertionError since it has never seen a scale.
 What to do: both or neither: `scaler.scale(loss).backward()`, `scaler.step(optimizer)`, `scaler.update()`.
 References: torch.amp.GradScaler; PyTorch's automatic mixed precision examples.
 """
@@ -61,7 +61,7 @@ def _unscaled(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:
     for backward in loop.of("backward"):
         if backward.index < step.index and always(loop, step, holds=lambda events: _plain(events, step)):
             name, _ = words(loop)
-            what = f"the loss is not scaled, but {name}.step() divides by the scale → AssertionError, or updates of nothing"
+            what = f"the loss is not scaled, but {name}.step() unscales → AssertionError, or updates of nothing"
             fix = f"{name}.scale({receiver(backward.node)}).backward()"
             yield found_at(__name__, script, backward.node, "error", what, fix, function=backward.function)
             return

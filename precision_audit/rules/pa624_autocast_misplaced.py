@@ -6,7 +6,8 @@ Why it is a hazard: outside, the model runs in fp32 and mixed precision gains no
 functions compute in the backward pass is cast a second time; PyTorch recommends against it, since the backward already
 runs in the formats that the forward chose. A region for another device does nothing at all.
 What to do: `with torch.amp.autocast("cuda", dtype=torch.float16):` around the forward and the loss, and nothing else.
-References: torch.amp, "Autocasting": "Backward ops run in the same type that autocast used for corresponding forward ops".
+References: torch.amp, "Autocasting": "Backward ops run in the same type that autocast used for corresponding forward
+ops".
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 What it does: reports a loss of a training loop whose input is surely fp16 or bf16 (the model was cast, or its output),
 and `binary_cross_entropy` or `nn.BCELoss` inside an autocast region on CUDA.
-Why it is a hazard: a loss is a sum of logarithms: in fp16 it overflows at 65504 and has three digits, in bf16 two, and so
-has its gradient, the first number of the backward pass. Autocast computes losses in fp32 for that reason, but for
+Why it is a hazard: a loss is a sum of logarithms: in fp16 it overflows at 65504 and has three digits, in bf16 two, and
+so has its gradient, the first number of the backward pass. Autocast computes losses in fp32 for that reason, but for
 binary_cross_entropy, whose gradient fp16 cannot hold: it raises RuntimeError.
 What to do: `loss_fn(output.float(), target)`; for probabilities, give the logits to
 `binary_cross_entropy_with_logits`.

@@ -1,11 +1,12 @@
 """PA626 change made to a copy
 
-What it does: reports a statement that computes a new tensor and drops it: `p.data.clamp(-1, 1)`, `x.half()` on a tensor,
-`grad.mul(0.5)`, and `p = p.half()` for the loop variable of a loop over parameters; `.copy(` for `.copy_(`; and the
-deprecated `clip_grad_norm` without the underscore.
+What it does: reports a statement that computes a new tensor and drops it: `p.data.clamp(-1, 1)`, `x.half()` on a
+tensor, `grad.mul(0.5)`, and `p = p.half()` for the loop variable of a loop over parameters; `.copy(` for `.copy_(`; and
+the deprecated `clip_grad_norm` without the underscore.
 Why it is a hazard: nothing happens, and nothing says so: weights are not clipped, the tensor keeps its format. (Of a
 module, `.half()` and `.to()` do work in place; of a tensor they never do.)
-What to do: the method with an underscore (`clamp_`, `mul_`), or keep the result (`x = x.half()`, `p.data = p.data.half()`).
+What to do: the method with an underscore (`clamp_`, `mul_`), or keep the result (`x = x.half()`, `p.data =
+p.data.half()`).
 References: torch.Tensor, in-place methods end in `_`; torch.nn.Module.to.
 """
 

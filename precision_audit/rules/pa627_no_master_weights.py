@@ -1,11 +1,11 @@
 """PA627 parameters trained in a low format
 
-What it does: reports a model that was cast to fp16 or bf16 (`.half()`, `.bfloat16()`, `.to(torch.float16)`) and whose own
-parameters an optimizer of torch then trains, before or after the cast; and a GradScaler over fp16 parameters.
-Why it is a hazard: the cast changes the parameters in place, so that an optimizer made before it holds the same ones, now
-low, and makes its state in their format. An update smaller than half a step of the format (2^-11 of the weight in fp16,
-2^-8 in bf16) is rounded away, Adam's eps of 1e-8 is zero in fp16, and no fp32 copy remembers either. A scaler refuses:
-"Attempting to unscale FP16 gradients".
+What it does: reports a model that was cast to fp16 or bf16 (`.half()`, `.bfloat16()`, `.to(torch.float16)`) and whose
+own parameters an optimizer of torch then trains, before or after the cast; and a GradScaler over fp16 parameters.
+Why it is a hazard: the cast changes the parameters in place, so that an optimizer made before it holds the same ones,
+now low, and makes its state in their format. An update smaller than half a step of the format (2^-11 of the weight in
+fp16, 2^-8 in bf16) is rounded away, Adam's eps of 1e-8 is zero in fp16, and no fp32 copy remembers either. A scaler
+refuses: "Attempting to unscale FP16 gradients".
 What to do: leave the parameters in fp32 and use `torch.amp.autocast`, or keep fp32 master weights
 (`precision-audit convert` under a training policy makes such a model).
 References: Micikevicius et al., "Mixed Precision Training", fp32 master copy of weights; torch.amp, "Autocasting": "You

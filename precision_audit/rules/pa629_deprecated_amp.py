@@ -1,11 +1,12 @@
 """PA629 deprecated names of mixed precision
 
-What it does: reports the use of `torch.cuda.amp.autocast`, `GradScaler`, `custom_fwd` and `custom_bwd`, of their siblings
-in `torch.cpu.amp`, and of `apex.amp`, with the line that replaces it.
+What it does: reports the use of `torch.cuda.amp.autocast`, `GradScaler`, `custom_fwd` and `custom_bwd`, of their
+siblings in `torch.cpu.amp`, and of `apex.amp`, with the line that replaces it.
 Why it is a hazard: each use warns, the names will be removed, and their arguments stand in another order: the first of
 `torch.cuda.amp.autocast` is `enabled`, that of `torch.amp.autocast` the device. apex.amp is no longer maintained.
 What to do: the replacement that the finding spells out.
-References: torch.amp; PyTorch 2.4's release notes, deprecation of torch.cuda.amp; NVIDIA/apex, "Deprecated: use torch.amp".
+References: torch.amp; PyTorch 2.4's release notes, deprecation of torch.cuda.amp; NVIDIA/apex, "Deprecated: use
+torch.amp".
 """
 
 from __future__ import annotations
@@ -35,9 +36,7 @@ _INSTEAD = {
 
 def lint(script: Script) -> Iterator[Finding]:
     called = {id(call.func): call for call, _ in script.calls()}
-    for node in ast.walk(script.tree):
-        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
-            continue
+    for node in _used(script):
         name = script.dotted(node)
         old, apex = _OLD.match(name), _APEX.match(name)
         if old:
@@ -46,6 +45,18 @@ def lint(script: Script) -> Iterator[Finding]:
         elif apex:
             what = f"{name}: apex.amp is deprecated and no longer maintained"
             yield found_at(__name__, script, node, "note", what, _INSTEAD[apex[1]])
+
+
+def _used(script: Script) -> Iterator[ast.expr]:
+    """What is called, put on a function, given another name or bound by `partial`: a comparison uses nothing."""
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Call):
+            yield node.func
+            yield from node.args[:1] if script.dotted(node.func) == "functools.partial" else ()
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from node.decorator_list
+        elif isinstance(node, ast.Assign):
+            yield node.value
 
 
 def _replacement(device: str, name: str, call: ast.Call | None) -> str:

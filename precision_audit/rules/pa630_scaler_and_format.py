@@ -2,9 +2,9 @@
 
 What it does: reports a GradScaler in a loop whose autocast regions are all bf16, and a loop under fp16 autocast that
 trains without any GradScaler.
-Why it is a hazard: bf16 has the range of fp32, so scaling brings nothing and costs a check of all gradients and a wait for
-its answer in every step. fp16 ends at 6e-8 below: activation gradients smaller than that become zero without a scale,
-and layers far from the loss stop learning.
+Why it is a hazard: bf16 has the range of fp32, so scaling brings nothing and costs a check of all gradients and a wait
+for its answer in every step. fp16 ends at 6e-8 below: activation gradients smaller than that become zero without a
+scale, and layers far from the loss stop learning.
 What to do: with bf16 no scaler; with fp16 `scaler = torch.amp.GradScaler("cuda")`, `scaler.scale(loss).backward()`,
 `scaler.step(optimizer)`, `scaler.update()`.
 References: torch.amp, "Gradient Scaling"; Micikevicius et al., "Mixed Precision Training", figure 3.
@@ -42,7 +42,7 @@ def _needless(script: Script, loop: Loop) -> Iterator[Finding]:
     scalers = dict.fromkeys(each.scaler for each in loop.of("backward") if each.scaler is not None)
     for scaler in scalers:
         if scaler.kind == "scaler" and scaler.enabled is True and scaler.there is True and scaler.node is not None:
-            what = "scales the loss of a bf16 forward → of no use: bf16 has the range of fp32, and each step waits for a check"
+            what = "scales the loss of a bf16 forward → of no use: bf16 has fp32's range; each step waits for a check"
             fix = "remove the scaler: loss.backward(), optimizer.step()"
             yield found_at(__name__, script, scaler.node, "warning", what, fix)
 
@@ -57,8 +57,10 @@ def _missing(script: Script, loop: Loop) -> Iterator[Finding]:
         if not all(_in_fp16(each) for each in forwards):
             continue
         what = "fp16 autocast without a GradScaler → gradients below 6e-8 become zero"
-        fix = f'scaler = torch.amp.GradScaler("cuda") before the loop, scaler.scale({receiver(backward.node)}).backward(), '
-        fix += "scaler.step(optimizer), scaler.update()"
+        scaled = f"scaler.scale({receiver(backward.node)}).backward()"
+        fix = (
+            f'scaler = torch.amp.GradScaler("cuda") before the loop, {scaled}, scaler.step(optimizer), scaler.update()'
+        )
         yield found_at(__name__, script, backward.node, "warning", what, fix, function=backward.function)
 
 

@@ -1,10 +1,10 @@
 """PA631 custom function that autocast does not know
 
-What it does: reports a `torch.autograd.Function` that multiplies matrices in a script with autocast, and whose `forward`
-has no `torch.amp.custom_fwd`, or whose `backward` no `torch.amp.custom_bwd`.
+What it does: reports a `torch.autograd.Function` that multiplies matrices in a script with autocast, and whose
+`forward` has no `torch.amp.custom_fwd`, or whose `backward` no `torch.amp.custom_bwd`.
 Why it is a hazard: autocast casts inside `forward`, but not what `ctx.save_for_backward` keeps, and it is off in
-`backward`: there an fp16 gradient meets an fp32 tensor and the product raises, or is computed in another format than the
-forward's.
+`backward`: there an fp16 gradient meets an fp32 tensor and the product raises, or is computed in another format than
+the forward's.
 What to do: `@torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)` on forward and
 `@torch.amp.custom_bwd(device_type="cuda")` on backward; leave `cast_inputs` out where the forward may run low.
 References: PyTorch's automatic mixed precision examples, "Autocast and Custom Autograd Functions".

@@ -35,9 +35,10 @@ def lint(script: Script) -> Iterator[Finding]:
         elif isinstance(node, ast.Call) and script.dotted(node.func) == _CALL:
             first = node.args[0] if node.args else None
             old.append((node, _CALL, first.value if isinstance(first, ast.Constant) else None))
-    for node, name, value in old if new else ():
-        what = f"{name.removeprefix('torch.')} beside {new[0].removeprefix('torch.')} → reading it raises where they disagree"
-        yield found_at(__name__, script, node, "warning", what, _replacement(name, value))
+    for place, name, setting in old if new else ():
+        old_name, new_name = name.removeprefix("torch."), new[0].removeprefix("torch.")
+        what = f"{old_name} beside {new_name} → reading it raises where they disagree"
+        yield found_at(__name__, script, place, "warning", what, _replacement(name, setting))
 
 
 def _replacement(name: str, value: object) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from precision_audit.records import Finding, Suppression
-from precision_audit.script import calls
+from precision_audit.script import calls, classes
 from precision_audit.script.events import Event, Loop, Trace
 from precision_audit.script.names import canonical, imports
 from precision_audit.script.values import Value
@@ -95,7 +95,7 @@ def _walk_uncalled(walk: Walk, value: Value) -> None:
     if all(each in walk.followed for each in methods):
         return
     walk.start_over()
-    instance = value.attributes.get("an instance") or calls.instantiate(walk, value, None)
+    instance = value.attributes.get("an instance") or classes.instantiate(walk, value, None)
     for each in methods:
         if each not in walk.followed:
             begin = len(walk.trace.events)
@@ -106,8 +106,8 @@ def _walk_uncalled(walk: Walk, value: Value) -> None:
 
 
 def _loops(trace: Trace) -> Iterator[Loop]:
-    """The innermost loop around each step that has a backward in it, the loops around a backward without a step, and the
-    functions that train without a loop."""
+    """The innermost loop around each step that has a backward in it, the loops around a backward without a step, and
+    the functions that train without a loop."""
     chosen: dict[int, None] = {}
     for event in trace.events:
         if event.kind in ("step", "foreign") and not event.rare:

@@ -11,8 +11,10 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from precision_audit.script import known
+from precision_audit.script import classes, methods, torch_calls
+from precision_audit.script import expressions as ex
 from precision_audit.script.conditions import Atom
+from precision_audit.script.frames import Frame, Scope
 from precision_audit.script.values import Value, none, same
 
 if TYPE_CHECKING:
@@ -59,15 +61,12 @@ class Arguments:
 
 
 def call(walk: Walk, node: ast.Call) -> Value:
-    from precision_audit.script import expressions as ex
-    from precision_audit.script import methods
-
     if isinstance(node.func, ast.Attribute):
-        if _is_super(node.func.value):
-            return _super(walk, node)
+        if classes.is_super(node.func.value):
+            return classes.inherited(walk, node)
         owner = ex.evaluate(walk, node.func.value)
         name = node.func.attr
-        own = owner.attributes.get(name) or method(walk, owner, name)
+        own = owner.attributes.get(name) or classes.method(walk, owner, name)
         if own is None and owner.kind in ("unknown", "instance", "dotted"):
             own = ex.attribute(walk, owner, name, node.func)
         if own is None or own.role == "unknown":
@@ -78,8 +77,6 @@ def call(walk: Walk, node: ast.Call) -> Value:
 
 
 def arguments(walk: Walk, node: ast.Call) -> Arguments:
-    from precision_audit.script import expressions as ex
-
     made = Arguments()
     for each in node.args:
         value = ex.evaluate(walk, each)
@@ -99,19 +96,17 @@ def arguments(walk: Walk, node: ast.Call) -> Arguments:
 
 def invoke(walk: Walk, node: ast.Call, callee: Value, given: Arguments) -> Value:
     """Call a value."""
-    from precision_audit.script import methods, torch_calls
-
     if callee.kind in ("function", "bound"):
         return follow(walk, callee, given)
     if callee.kind == "class":
-        return instantiate(walk, callee, given)
+        return classes.instantiate(walk, callee, given)
     if callee.kind == "dotted":
         return torch_calls.call(walk, node, callee.name, given)
-    if callee.kind == "partial":
+    if callee.kind == "partial" and callee.items:
         bound: Arguments = callee.scope
         merged = Arguments([*bound.positional, *given.positional], {**bound.keywords, **given.keywords}, given.open)
         return invoke(walk, node, callee.items[0], merged)
-    own = method(walk, callee, "__call__") if callee.kind == "instance" else None
+    own = classes.method(walk, callee, "__call__") if callee.kind == "instance" else None
     if own is not None:
         return follow(walk, own, given)
     if callee.role == "model":
@@ -149,9 +144,6 @@ def leave(walk: Walk, node: ast.Call, name: str, given: Arguments) -> Value:
 
 def follow(walk: Walk, function: Value, given: Arguments | None) -> Value:
     """Walk a function of the file; `given` None: it is called from elsewhere, with we do not know what."""
-    from precision_audit.script import expressions as ex
-    from precision_audit.script.walk import Frame, Scope
-
     node = function.node
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     if node in walk.following or len(walk.following) >= _DEEPEST:
@@ -184,73 +176,9 @@ def follow(walk: Walk, function: Value, given: Arguments | None) -> Value:
     return _returned(returned)
 
 
-def instantiate(walk: Walk, kind: Value, given: Arguments | None) -> Value:
-    """An object of a class of the file."""
-    made = Value(_kind_of(walk, kind), kind.name, kind.node, scope=kind)
-    if made.kind == "optimizer" and given is not None:
-        first = given.get(0, "params")
-        made.of = first.of if first is not None else ()
-    kind.attributes.setdefault("an instance", made)
-    start = method(walk, made, "__init__")
-    if start is not None and made.kind in ("instance", "model"):
-        follow(walk, start, given)
-    return made
-
-
-def method(walk: Walk, owner: Value, name: str) -> Value | None:
-    """A method of a class of the file; of a property, what it returns."""
-    kind = owner if owner.kind == "class" else owner.scope
-    if not isinstance(kind, Value) or kind.kind != "class":
-        return None
-    for each in _family(walk, kind):
-        assert isinstance(each.node, ast.ClassDef)
-        for statement in each.node.body:
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and statement.name == name:
-                decorators = {ast.unparse(decorator) for decorator in statement.decorator_list}
-                free = "staticmethod" in decorators or owner.kind == "class"
-                found = Value("bound", name, statement, items=() if free else (owner,), scope=each.scope)
-                is_property = bool(decorators & {"property", "cached_property", "functools.cached_property"})
-                return follow(walk, found, Arguments()) if is_property else found
-    return None
-
-
-def bases(walk: Walk, kind: Value) -> list[Value]:
-    """The base classes, as far as they are names."""
-    from precision_audit.script import expressions as ex
-
-    assert isinstance(kind.node, ast.ClassDef)
-    return [ex.evaluate(walk, base) for base in kind.node.bases if isinstance(base, ast.Name | ast.Attribute)]
-
-
-def _family(walk: Walk, kind: Value) -> list[Value]:
-    """The class and those of its ancestors that are in the file."""
-    found = [kind]
-    for each in found:
-        found += [base for base in bases(walk, each) if base.kind == "class" and base not in found]
-    return found
-
-
-def _kind_of(walk: Walk, kind: Value) -> str:
-    for each in _family(walk, kind):
-        for base in bases(walk, each):
-            if base.kind != "dotted":
-                continue
-            if base.name in known.SCALERS:
-                return "scaler"
-            if known.OPTIMIZER.match(base.name):
-                return "optimizer"
-            if known.CRITERION.match(base.name):
-                return "instance"
-            if known.MODULE_BASE.search(base.name):
-                return "instance" if "Loss" in kind.name or "Criterion" in kind.name else "model"
-    return "instance"
-
-
 def _bind_parameters(walk: Walk, function: Value, given: Arguments | None) -> None:
     node = function.node
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    from precision_audit.script import expressions as ex
-
     names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
     defaults = dict(zip(reversed(names), reversed(node.args.defaults), strict=False))
     defaults |= {
@@ -283,9 +211,7 @@ def _returned(values: list[Value]) -> Value:
 
 def _paired(name: str, given: Arguments) -> Value:
     """enumerate and zip of lists that are written out; of others, what varies."""
-    from precision_audit.script.expressions import each_of
-
-    lists = [each_of(value) for value in given.all()]
+    lists = [ex.each_of(value) for value in given.all()]
     if not lists or any(each is None for each in lists):
         return Value(varies=True)
     if name == "enumerate":
@@ -304,25 +230,3 @@ def _is_generator(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
         if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
             pending.extend(ast.iter_child_nodes(each))
     return False
-
-
-def _is_super(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
-
-
-def _super(walk: Walk, node: ast.Call) -> Value:
-    """A method of a base class that is in the file."""
-    assert isinstance(node.func, ast.Attribute)
-    given = arguments(walk, node)
-    current = walk.following[-1] if walk.following else None
-    receiver = next((walk.scope.find(name) for name in ("self",) if walk.scope.find(name) is not None), None)
-    if receiver is None or not isinstance(receiver.scope, Value):
-        return Value()
-    family = _family(walk, receiver.scope)
-    at = next((i for i, each in enumerate(family) if current in getattr(each.node, "body", ())), len(family))
-    for each in family[at + 1 :]:
-        found = method(walk, each, node.func.attr)
-        if found is not None:
-            found.items = (receiver,)
-            return follow(walk, found, given)
-    return Value()

@@ -17,8 +17,8 @@ from precision_audit.script.values import Value
 @dataclass(frozen=True, slots=True, eq=False)
 class Event:
     """`kind`: forward, loss, backward, unscale, clip, read (a gradient's size), step, update, zero, cast (of a model),
-    autocast (a region is entered), make (of an optimizer or scaler), autograd (torch.autograd.grad), dropped (a tensor is
-    computed and no one takes it), foreign (code that is not in the file is handed an
+    autocast (a region is entered), make (of an optimizer or scaler), autograd (torch.autograd.grad), dropped (a tensor
+    is computed and no one takes it), foreign (code that is not in the file is handed an
     optimizer). `subject` is the model, optimizer or tensor it is about, `scaler` the GradScaler that does it."""
 
     kind: str

@@ -10,10 +10,9 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from precision_audit.script import calls, known
-from precision_audit.script.conditions import Atom, Formula, joined, negated
+from precision_audit.script import calls, classes, deciding
 from precision_audit.script.names import canonical
-from precision_audit.script.values import UNSET, Value, none, same
+from precision_audit.script.values import Value, none, same
 
 if TYPE_CHECKING:
     from precision_audit.script.walk import Walk
@@ -31,28 +30,6 @@ def evaluate(walk: Walk, node: ast.expr | None) -> Value:
         return made(walk, node)
     children = [evaluate(walk, child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
     return Value(node=node, varies=any(child.varies for child in children))
-
-
-def condition(walk: Walk, node: ast.expr) -> Formula:
-    """A test as a formula."""
-    if isinstance(node, ast.BoolOp):
-        word = "and" if isinstance(node.op, ast.And) else "or"
-        return joined(word, [condition(walk, each) for each in node.values])
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return negated(condition(walk, node.operand))
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        return _comparison(walk, node)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "is_enabled":
-        value = evaluate(walk, node.func.value)
-        return Atom(f"enabled {value.number}")
-    value = evaluate(walk, node)
-    if value.kind == "constant" and value.constant is not UNSET:
-        return bool(value.constant)
-    if value.kind in ("scaler", "optimizer", "scheduler", "model", "instance", "function", "autocast", "context"):
-        return value.there
-    if isinstance(value.enabled, Atom | tuple):  # a name that holds a test
-        return value.enabled
-    return Atom(f"{_described(walk, node)}", value.varies)
 
 
 def bind_target(walk: Walk, target: ast.expr, value: Value) -> None:
@@ -84,7 +61,7 @@ def assign(walk: Walk, node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> None
         return
     value = evaluate(walk, node.value)
     if isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp) and value.kind == "unknown":
-        value.enabled = condition(walk, node.value)
+        value.enabled = deciding.condition(walk, node.value)
     for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
         if isinstance(target, ast.Attribute) and target.attr == "grad":  # p.grad = None
             walk.emit("zero", node, evaluate(walk, target.value))
@@ -152,7 +129,7 @@ def attribute(walk: Walk, owner: Value, name: str, node: ast.expr) -> Value:
         return Value("dotted", canonical(f"{owner.name}.{name}"), node)
     if owner.role == "model" and name in _WRAPPED:
         return owner
-    method = calls.method(walk, owner, name)
+    method = classes.method(walk, owner, name)
     if method is not None:
         return method
     made = Value("unknown", name, node, varies=owner.varies, forwards=owner.forwards)
@@ -200,7 +177,7 @@ def _computed(node: ast.AST, op: ast.operator, left: Value, right: Value) -> Val
 
 
 def _choice(walk: Walk, node: ast.IfExp) -> Value:
-    test = condition(walk, node.test)
+    test = deciding.condition(walk, node.test)
     if isinstance(test, bool):
         return evaluate(walk, node.body if test else node.orelse)
     made = []
@@ -216,47 +193,9 @@ def _either(walk: Walk, node: ast.BoolOp) -> Value:
     return Value(node=node, varies=any(value.varies for value in values))
 
 
-def _comparison(walk: Walk, node: ast.Compare) -> Formula:
-    left, right = evaluate(walk, node.left), evaluate(walk, node.comparators[0])
-    op = node.ops[0]
-    opposite = isinstance(op, ast.IsNot | ast.NotEq | ast.NotIn)
-    if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
-        answer = _equal(walk, left, right, node)
-    else:
-        answer = Atom(_described(walk, node).replace(" not in ", " in "), left.varies or right.varies)
-    return negated(answer) if opposite else answer
-
-
-def _equal(walk: Walk, left: Value, right: Value, node: ast.Compare) -> Formula:
-    if right.is_none or left.is_none:
-        value = left if right.is_none else right
-        if value.is_none:
-            return True
-        if value.kind not in ("unknown", "constant"):
-            return negated(value.there)
-        return False if value.kind == "constant" else Atom(f"{value.name} is None {value.number}", value.varies)
-    if left.name == "__name__":  # what the file does when it is run
-        return bool(right.constant == "__main__")
-    if left.kind == right.kind == "constant" and UNSET not in (left.constant, right.constant):
-        return bool(left.constant == right.constant)
-    dtypes = [known.FORMATS.get(each.name) for each in (left, right) if each.kind == "dotted"]
-    if len(dtypes) == 2 and all(dtypes):
-        return dtypes[0] == dtypes[1]
-    text = _described(walk, node).replace(" is not ", " == ").replace(" != ", " == ").replace(" is ", " == ")
-    return Atom(text, left.varies or right.varies)
-
-
 def _compared(walk: Walk, node: ast.Compare) -> Value:
     parts = [evaluate(walk, each) for each in (node.left, *node.comparators)]
     return Value(node=node, varies=any(part.varies for part in parts))
-
-
-def _described(walk: Walk, node: ast.expr) -> str:
-    """The text of a test, its names told apart by what they stand for."""
-    names = sorted({each.id for each in ast.walk(node) if isinstance(each, ast.Name)})
-    found = [(name, walk.scope.find(name)) for name in names]
-    numbers = ",".join(f"{name}:{value.number}" for name, value in found if value is not None)
-    return f"{ast.unparse(node)} {numbers}"
 
 
 def _sequence(walk: Walk, node: ast.Tuple | ast.List | ast.Set) -> Value:

@@ -44,13 +44,14 @@ PLAIN_CONTEXTS = re.compile(
 )
 # Tensor methods that give a new tensor and leave theirs as it is.
 OUT_OF_PLACE = frozenset({"half", "float", "bfloat16", "double", "to", "type", "mul", "add", "sub", "div", "clamp",
-                          "clip", "clamp_min", "clamp_max", "masked_fill", "lerp", "addcmul", "addcdiv", "nan_to_num", "neg",
-                          "abs", "sqrt", "round", "detach", "pow", "floor", "sign", "renorm"})  # fmt: skip
+                          "clip", "clamp_min", "clamp_max", "masked_fill", "lerp", "addcmul", "addcdiv", "nan_to_num",
+                          "neg", "abs", "sqrt", "round", "detach", "pow", "floor", "sign", "renorm"})  # fmt: skip
 CASTS = {"half": "fp16", "bfloat16": "bf16", "float": "fp32", "double": "fp64"}
 FACTORIES = frozenset({f"torch.{name}" for name in (
     "randn", "rand", "zeros", "ones", "empty", "full", "tensor", "arange", "linspace", "randint", "zeros_like",
-    "ones_like", "randn_like", "rand_like", "empty_like", "full_like", "eye", "cat", "stack", "matmul", "sum", "mean", "exp", "log",
-    "where", "sigmoid", "softmax", "tanh", "relu", "abs", "sqrt", "clamp", "norm", "bmm", "mm", "einsum", "from_numpy",
+    "ones_like", "randn_like", "rand_like", "empty_like", "full_like", "eye", "cat", "stack", "matmul", "sum", "mean",
+    "exp", "log", "where", "sigmoid", "softmax", "tanh", "relu", "abs", "sqrt", "clamp", "norm", "bmm", "mm", "einsum",
+    "from_numpy",
 )})  # fmt: skip
 # Linear in the gradient, or no matter of its size: harmless on scaled gradients.
 GRADIENT_SIZES = frozenset({"norm", "clamp", "clamp_", "clip_", "clip", "abs", "max", "std", "var", "sign", "pow",

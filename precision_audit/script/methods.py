@@ -10,11 +10,11 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from precision_audit.script import calls, known
-from precision_audit.script.calls import Arguments
+from precision_audit.script import calls, known, torch_calls
 from precision_audit.script.values import Value
 
 if TYPE_CHECKING:
+    from precision_audit.script.calls import Arguments
     from precision_audit.script.walk import Walk
 
 _OF_MODULES = ("modules", "named_modules", "children", "named_children")
@@ -128,7 +128,7 @@ def _of_optimizer(walk: Walk, node: ast.Call, owner: Value, name: str, given: Ar
     if name == "step":
         closure = given.get(0, "closure")
         if closure is not None and closure.kind in ("function", "bound"):
-            calls.follow(walk, closure, Arguments())
+            calls.follow(walk, closure, calls.Arguments())
         elif closure is not None and not closure.is_none:
             walk.emit("foreign", node, owner)
         walk.emit("step", node, owner)
@@ -161,14 +161,12 @@ def _of_model(walk: Walk, node: ast.Call, owner: Value, name: str, given: Argume
 
 
 def _move(model: Value, name: str, given: Arguments) -> None:
-    from precision_audit.script.torch_calls import _text
-
     if name in ("cuda", "cpu"):
         model.device = name
         return
     first = given.get(0, "device")
     if first is not None and not format_of(first):
-        model.device = _text(first)
+        model.device = torch_calls.device_of(first)
 
 
 def _of_sequence(owner: Value, name: str, given: Arguments) -> Value:

@@ -10,12 +10,12 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from precision_audit.script import calls, known, methods
-from precision_audit.script.calls import Arguments
+from precision_audit.script import calls, deciding, known, methods
 from precision_audit.script.conditions import Formula
 from precision_audit.script.values import Value
 
 if TYPE_CHECKING:
+    from precision_audit.script.calls import Arguments
     from precision_audit.script.walk import Walk
 
 
@@ -27,7 +27,7 @@ def call(walk: Walk, node: ast.Call, name: str, given: Arguments) -> Value:
     if name in known.AUTOCASTS:
         return autocast(walk, node, name, given)
     if name == "functools.partial" and first is not None:
-        rest = Arguments(given.positional[1:], given.keywords, given.open)
+        rest = calls.Arguments(given.positional[1:], given.keywords, given.open)
         return Value("partial", node=node, items=(first,), scope=rest)
     if known.WRAPPERS.match(name) and first is not None:
         return first
@@ -54,7 +54,7 @@ def call(walk: Walk, node: ast.Call, name: str, given: Arguments) -> Value:
 def autocast(walk: Walk, node: ast.AST, name: str, given: Arguments) -> Value:
     """torch.autocast(device_type, dtype, enabled) or torch.cuda.amp.autocast(enabled, dtype)."""
     old = name.startswith(("torch.cuda.amp", "torch.cpu.amp"))
-    device = name.split(".")[1] if old else _text(given.get(0, "device_type"))
+    device = name.split(".")[1] if old else device_of(given.get(0, "device_type"))
     format = given.get(1, "dtype")
     chosen = methods.format_of(format) if format is not None and not format.is_none else ""
     if (format is None or format.is_none) and not walk.own_defaults:
@@ -64,22 +64,20 @@ def autocast(walk: Walk, node: ast.AST, name: str, given: Arguments) -> Value:
 
 def _scaler(walk: Walk, node: ast.Call, name: str, given: Arguments) -> Value:
     old = name.startswith(("torch.cuda.amp", "torch.cpu.amp"))
-    device = name.split(".")[1] if old else _text(given.get(0, "device")) or "cuda"
+    device = name.split(".")[1] if old else device_of(given.get(0, "device")) or "cuda"
     made = Value("scaler", name, node, device=device, enabled=_enabled(walk, given, 4 if old else 5))
     walk.emit("make", node, made)
     return made
 
 
 def _enabled(walk: Walk, given: Arguments, place: int) -> Formula | None:
-    from precision_audit.script import expressions as ex
-
     written = given.node(place, "enabled")
     if written is None:
         return None if given.open else True
-    return ex.condition(walk, written)
+    return deciding.condition(walk, written)
 
 
-def _text(value: Value | None) -> str:
+def device_of(value: Value | None) -> str:
     """A device's type, where it is written out: cuda of `"cuda:0"`."""
     if value is None:
         return ""
@@ -104,7 +102,7 @@ def _model(walk: Walk, name: str, node: ast.Call, given: Arguments) -> Value:
     if format is not None and methods.format_of(format) in ("fp16", "bf16"):
         made.attributes["low"] = Value("constant", constant=methods.format_of(format))
         walk.emit("cast", node, made, text=methods.format_of(format))
-    made.device = _text(given.get(-1, "device"))
+    made.device = device_of(given.get(-1, "device"))
     return made
 
 
@@ -126,7 +124,7 @@ def _function(walk: Walk, node: ast.Call, name: str, given: Arguments) -> Value:
         copied.scope, copied.name = first.scope, first.name if first.kind == "model" else ""
         return copied
     if name == "torch.device":
-        return Value("device", _text(first), node)
+        return Value("device", device_of(first), node)
     if known.PLAIN_CONTEXTS.search(name):
         return Value("context", name, node, enabled=False)
     if name in known.FACTORIES:

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from precision_audit.script.conditions import Formula
+from precision_audit.script.conditions import Formula, joined, negated
 
 UNSET: Any = object()
 _COUNT = itertools.count()
@@ -71,8 +71,6 @@ def none() -> Value:
 
 def same(first: Value, second: Value, condition: Formula) -> Value:
     """What a name stands for after an `if`: `first` where `condition` held, else `second`."""
-    from precision_audit.script.conditions import joined, negated
-
     if first is second:
         return first
     for one, other, when in ((first, second, condition), (second, first, negated(condition))):

@@ -12,43 +12,19 @@ import ast
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
-from precision_audit.script.conditions import Formula, Guard, joined, negated
+from precision_audit.script import deciding
+from precision_audit.script import expressions as ex
+from precision_audit.script.conditions import Atom, Formula, Guard, joined, negated
 from precision_audit.script.events import Event, Trace
+from precision_audit.script.frames import Frame, Scope
 from precision_audit.script.names import imports, reassigned
 from precision_audit.script.values import Value, same
 
-_MOST_STEPS = 60_000
+_MOST_STEPS = 40_000
 _MOST_EVENTS = 4_000
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@dataclass(eq=False)
-class Scope:
-    """Names of one function, or of the file."""
-
-    names: dict[str, Value] = field(default_factory=dict)
-    outer: Scope | None = None
-
-    def find(self, name: str) -> Value | None:
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.names:
-                return scope.names[name]
-            scope = scope.outer
-        return None
-
-
-@dataclass(eq=False)
-class Frame:
-    """A loop or a function being walked; `left`: when a `continue`, `break`, `return` or `raise` has left it."""
-
-    start: int
-    visit: int | None = None
-    left: list[Formula] = field(default_factory=list)
-    returned: list[Value] = field(default_factory=list)
 
 
 class Walk:
@@ -131,8 +107,6 @@ class Walk:
             self.statement(statement)
 
     def statement(self, node: ast.stmt) -> None:
-        from precision_audit.script import expressions as ex
-
         if isinstance(node, ast.If):
             self._if(node)
         elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
@@ -158,8 +132,6 @@ class Walk:
             ex.evaluate(self, node.test)
 
     def _leave(self, node: ast.Return | ast.Raise | ast.Continue | ast.Break) -> None:
-        from precision_audit.script import expressions as ex
-
         of_loop = isinstance(node, ast.Continue | ast.Break)
         frame = next((each for each in reversed(self.frames) if (each.visit is not None) == of_loop), self.frames[0])
         if isinstance(node, ast.Return):
@@ -171,9 +143,7 @@ class Walk:
         frame.left.append(joined("and", (f if wanted else negated(f) for f, wanted in since)))
 
     def _if(self, node: ast.If) -> None:
-        from precision_audit.script import expressions as ex
-
-        condition = ex.condition(self, node.test)
+        condition = deciding.condition(self, node.test)
         self.arms(condition, [(True, node.body), (False, node.orelse)])
 
     def arms(self, condition: Formula, parts: Sequence[tuple[bool, list[ast.stmt]]]) -> None:
@@ -203,8 +173,6 @@ class Walk:
                 self.bind(names, place[1], value)
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
-        from precision_audit.script import expressions as ex
-
         if isinstance(node, ast.While):
             ex.evaluate(self, node.test)
             self._body(node, node.body)
@@ -233,8 +201,6 @@ class Walk:
         self.frames.pop()
 
     def _with(self, node: ast.With | ast.AsyncWith) -> None:
-        from precision_audit.script import expressions as ex
-
         before = len(self.contexts)
         for item in node.items:
             value = ex.evaluate(self, item.context_expr)
@@ -263,9 +229,6 @@ class Walk:
         self.block(node.finalbody)
 
     def _match(self, node: ast.Match) -> None:
-        from precision_audit.script import expressions as ex
-        from precision_audit.script.conditions import Atom
-
         ex.evaluate(self, node.subject)
         cases = [(Atom(f"case {case.pattern.lineno}: {ast.unparse(case.pattern)}"), case.body) for case in node.cases]
         for number, (atom, body) in enumerate(cases):

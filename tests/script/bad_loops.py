@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# -- PA622: gradients never reset, or too soon ------------------------------------------------------------------------
+# -- PA622: gradients never reset, or too soon  --
 
 NEVER_RESET = """
 import torch
@@ -91,7 +91,7 @@ def train(model, loader, optimizer, scaler, accum):
             scaler.update()
 """
 
-# -- PA624: autocast around the wrong lines ---------------------------------------------------------------------------
+# -- PA624: autocast around the wrong lines  --
 
 BACKWARD_INSIDE = """
 import torch
@@ -236,7 +236,7 @@ def main(loader):
         optimizer.step()
 """
 
-# -- PA625: losses ------------------------------------------------------------------------------------------------------
+# -- PA625: losses  --
 
 LOSS_OF_A_HALF_MODEL = """
 import torch

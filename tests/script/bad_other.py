@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# -- PA626: changes made to copies ------------------------------------------------------------------------------------
+# -- PA626: changes made to copies  --
 
 CLAMPED_COPY = """
 import torch
@@ -66,7 +66,7 @@ def train(model, loader, optimizer):
         optimizer.step()
 """
 
-# -- PA627: no master weights -------------------------------------------------------------------------------------------
+# -- PA627: no master weights  --
 
 CAST_AFTER_THE_OPTIMIZER = """
 import torch
@@ -131,7 +131,7 @@ class Trainer:
             self.optimizer.step()
 """
 
-# -- PA628: ties ----------------------------------------------------------------------------------------------------------
+# -- PA628: ties  --
 
 COPIES_OF_AN_EMBEDDING = """
 import copy
@@ -176,7 +176,7 @@ def lower(model):
             child.weight = nn.Parameter(child.weight.data.to(torch.bfloat16))  # PA628
 """
 
-# -- PA629: old names -----------------------------------------------------------------------------------------------------
+# -- PA629: old names  --
 
 OLD_NAMES = """
 import torch
@@ -232,7 +232,7 @@ for x in loader:
     optimizer.step()
 """
 
-# -- PA631: custom functions -------------------------------------------------------------------------------------------
+# -- PA631: custom functions  --
 
 PLAIN_FUNCTION = """
 import torch
@@ -299,7 +299,7 @@ with amp.autocast("cuda", dtype=torch.bfloat16):
     Contract.apply(a, b)
 """
 
-# -- PA702: TF32 ----------------------------------------------------------------------------------------------------------
+# -- PA702: TF32  --
 
 TF32_MATMUL = """
 import torch
@@ -324,7 +324,7 @@ cuda.matmul.fp32_precision = "tf32"
 cudnn.allow_tf32 = False  # PA702
 """
 
-# -- PA506: suppressions -------------------------------------------------------------------------------------------------
+# -- PA506: suppressions  --
 
 SUPPRESSED = """
 import torch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# -- PA620: gradients read while they are scaled ---------------------------------------------------------------------
+# -- PA620: gradients read while they are scaled  --
 
 CLIP_IN_A_HELPER = """
 import torch
@@ -223,7 +223,7 @@ def train(model, loader, optimizer, scaler):
         scaler.update()
 """
 
-# -- PA621: update() missing, too early, or too often ----------------------------------------------------------------
+# -- PA621: update() missing, too early, or too often  --
 
 NO_UPDATE = """
 import torch
@@ -319,7 +319,7 @@ def train(enc, dec, loader):
         scaler.update()
 """
 
-# -- PA623: past the scaler, or a scaler without scaling -------------------------------------------------------------
+# -- PA623: past the scaler, or a scaler without scaling  --
 
 PAST_THE_SCALER = """
 import torch
@@ -430,7 +430,7 @@ class Trainer:
         self.scaler.update()
 """
 
-# -- PA630: scaling and format -----------------------------------------------------------------------------------------
+# -- PA630: scaling and format  --
 
 SCALER_WITH_BF16 = """
 import torch

@@ -148,7 +148,7 @@ def repackage_hidden(h):
     return tuple(repackage_hidden(v) for v in h)
 
 
-model = model_lib.RNNModel(args.model, ntokens, args.emsize, args.nhid, args.nlayers, args.dropout, args.tied).to(device)
+model = model_lib.RNNModel(args.model, ntokens, args.emsize, args.nhid, args.nlayers, args.dropout).to(device)
 criterion = nn.NLLLoss()
 
 

@@ -413,6 +413,4 @@ for epoch in range(start_epoch, epochs):
     scheduler.step()
 """
 
-LOOPS = {
-    name: text for name, text in dict(globals()).items() if name.isupper() and isinstance(text, str)
-}
+LOOPS = {name: text for name, text in dict(globals()).items() if name.isupper() and isinstance(text, str)}
