@@ -11,11 +11,9 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 from precision_audit import script, suppressions
-from precision_audit.records import Finding, InputError, Lint
+from precision_audit.records import SEVERITIES, Finding, InputError, Lint
 from precision_audit.rules import scripts
 from precision_audit.script import files
-
-_SEVERITIES = ("error", "warning", "note")
 
 
 def lint(paths: Iterable[str]) -> Lint:
@@ -50,7 +48,7 @@ def summary(findings: Iterable[Finding]) -> str:
     """`1 error, 0 warnings, 2 notes (1 suppressed)`."""
     counts = Counter(finding.severity for finding in findings if finding.open)
     hidden = sum(not finding.open for finding in findings)
-    words = ", ".join(f"{counts[each]} {each}{'s' * (counts[each] != 1)}" for each in _SEVERITIES)  # type: ignore[index]
+    words = ", ".join(f"{counts[each]} {each}{'s' * (counts[each] != 1)}" for each in SEVERITIES)
     return words + (f" ({hidden} suppressed)" if hidden else "")
 
 

@@ -17,6 +17,7 @@ from typing import Literal
 
 Basis = Literal["PROVED", "OBSERVED", "ASSUMED"]
 Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # worst first
 Mode = Literal["training", "inference"]
 Verdict = Literal["READY", "READY WITH CHANGES", "NOT READY", "NOT ENOUGH EVIDENCE"]
 

@@ -1,4 +1,4 @@
-"""PA702 old and new settings of TF32 mixed
+"""PA702 TF32 set in two ways
 
 What it does: reports `torch.backends.cuda.matmul.allow_tf32`, `torch.backends.cudnn.allow_tf32` and
 `torch.set_float32_matmul_precision` in a file that also sets some `fp32_precision`.

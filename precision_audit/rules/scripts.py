@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Protocol, cast
 
 from precision_audit import rules
-from precision_audit.records import Basis, Evidence, Finding, Severity, Source
+from precision_audit.records import SEVERITIES, Basis, Evidence, Finding, Severity, Source
 from precision_audit.script import Script
 from precision_audit.suppressions import suppressed
 
@@ -88,9 +88,8 @@ def found_at(
 def _once(made: Iterable[Finding]) -> Iterator[Finding]:
     """One finding of a rule at a line, the worst of several: a function may be called from several loops."""
     best: dict[tuple[str, int], Finding] = {}
-    rank = ("error", "warning", "note")
     for one in made:
         place = (one.rule, one.source.line if one.source else 0)
-        if place not in best or rank.index(one.severity) < rank.index(best[place].severity):
+        if place not in best or SEVERITIES.index(one.severity) < SEVERITIES.index(best[place].severity):
             best[place] = one
     yield from best.values()
