@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precision_audit.records import Finding, Severity
-from precision_audit.rules.loops import TRAINING, always, words
+from precision_audit.rules.loops import TRAINING, always, off, words
 from precision_audit.rules.scripts import ScriptExample, found_at
 from precision_audit.script import Event, Loop, Script, Value
 from precision_audit.script.conditions import atoms
@@ -24,11 +24,15 @@ from precision_audit.script.conditions import atoms
 def lint(script: Script) -> Iterator[Finding]:
     for loop in script.loops:
         for event in loop.of("clip", "read"):
-            if any(_scaled_at(loop, event, backward) for backward in loop.of("backward") if backward.scaler):
+            if any(_scaled_at(loop, event, backward) for backward in _scaled(loop)):
                 yield _too_early(script, loop, event)
         yield from _twice(script, loop)
         yield from _every_batch(script, loop)
     yield from _penalties(script)
+
+
+def _scaled(loop: Loop) -> list[Event]:
+    return [each for each in loop.of("backward") if each.scaler is not None and not off(each.scaler)]
 
 
 def _scaled_at(loop: Loop, event: Event, backward: Event) -> bool:

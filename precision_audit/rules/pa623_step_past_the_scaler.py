@@ -38,7 +38,7 @@ def _past(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:
             continue
         same_tests = atoms(step.guards) <= atoms(backward.guards)
         needed = (step, backward) if same_tests else (step,)
-        if always(loop, *needed, holds=lambda events: _carries_the_scale(events, step)):
+        if always(loop, *needed, holds=lambda events, own=backward: _carries_the_scale(events, step, own)):  # type: ignore[misc]
             name, _ = words(loop)
             what = (
                 "steps past the scaler → the gradients carry the loss scale (65536 at first), inf and NaN are applied"
@@ -48,13 +48,16 @@ def _past(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:
             return
 
 
-def _carries_the_scale(events: list[Event], step: Event) -> bool:
-    """Whether every backward is scaled, and nothing has unscaled what this step takes."""
-    backwards = [each for each in events if each.kind == "backward"]
+def _carries_the_scale(events: list[Event], step: Event, backward: Event) -> bool:
+    """Whether every backward is scaled, and nothing has unscaled what this step takes. Beside another optimizer that
+    the scaler does step, it must be known to hold what the loss was computed by: it may follow a target instead."""
     before = events[: events.index(step)]
     unscaled = any(each.kind == "unscale" and each.subject in (step.subject, None) for each in before)
-    scaled = all(each.scaler is not None for each in backwards)
-    return scaled and not unscaled and any(each.kind == "backward" for each in before)
+    stepped = {each.subject for each in events if each.kind == "step" and each.scaler is not None}
+    computed = backward.subject.of if backward.subject is not None else ()
+    owned = step.subject is not None and bool(set(step.subject.of) & set(computed))
+    scaled = all(each.scaler is not None for each in events if each.kind == "backward") and backward in before
+    return scaled and not unscaled and step.subject not in stepped and (owned or not stepped)
 
 
 def _unscaled(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:

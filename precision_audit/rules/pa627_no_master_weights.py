@@ -28,7 +28,7 @@ def lint(script: Script) -> Iterator[Finding]:
     for loop in script.loops:
         for step in loop.of("step"):
             optimizer = step.subject
-            if optimizer is None or optimizer.kind != "optimizer" or elsewhere(script, optimizer):
+            if optimizer is None or elsewhere(script, optimizer) or not optimizer.name.startswith("torch.optim."):
                 continue
             for model in optimizer.of:
                 cast = _last_cast(script, loop, model)

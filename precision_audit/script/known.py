@@ -54,7 +54,6 @@ FACTORIES = frozenset({f"torch.{name}" for name in (
     "from_numpy",
 )})  # fmt: skip
 # Linear in the gradient, or no matter of its size: harmless on scaled gradients.
-GRADIENT_SIZES = frozenset({"norm", "clamp", "clamp_", "clip_", "clip", "abs", "max", "std", "var", "sign", "pow",
-                            "square", "amax", "min"})  # fmt: skip
+GRADIENT_SIZES = frozenset({"norm", "clamp", "clamp_", "clip", "clip_", "std", "var", "pow", "square"})
 NORMS = frozenset({"torch.norm", "torch.linalg.norm", "torch.linalg.vector_norm", "torch.clamp", "torch.clamp_",
                    "torch._foreach_norm", "torch.nn.utils.get_total_norm"})  # fmt: skip

@@ -187,7 +187,11 @@ def _of_sequence(owner: Value, name: str, given: Arguments) -> Value:
 def _of_tensor(walk: Walk, node: ast.Call, owner: Value, name: str, given: Arguments) -> Value:
     if owner.kind == "grad" and name in known.GRADIENT_SIZES:
         walk.emit("read", node, owner, text=name)
-    if node is walk.bare and (name in known.OUT_OF_PLACE or name == "copy") and not (owner.of and name == "to"):
+    named = isinstance(node.func, ast.Attribute) and isinstance(
+        node.func.value, ast.Name | ast.Attribute | ast.Subscript
+    )
+    drops = node is walk.bare and named and (name in known.OUT_OF_PLACE or name == "copy")
+    if drops and not (owner.of and name == "to"):  # a model's output may be a record whose to() works in place
         walk.emit("dropped", node, owner, text=name)
     made = derived(node, [owner, *given.all()], "grad" if owner.kind == "grad" and name == "detach" else "tensor")
     made.low = owner.low

@@ -19,7 +19,7 @@ UNSET: Any = object()
 _COUNT = itertools.count()
 
 _BY_NAME = (
-    ("scaler", re.compile(r"(?i)^(grad_?|amp_?|loss_?)?scaler(_?\w)?$")),
+    ("scaler", re.compile(r"(?i)(^|_|grad|amp|loss)scaler(_?\w)?$")),
     ("scheduler", re.compile(r"(?i)sched")),
     ("optimizer", re.compile(r"(?i)(^|_)(optimi[sz]er|optim|opt)s?(_?[a-z0-9]{1,5})?$|^optimi[sz]er")),
     ("model", re.compile(r"(?i)^(model|net|network|generator|discriminator|encoder|decoder|unet|critic|actor|policy)"
