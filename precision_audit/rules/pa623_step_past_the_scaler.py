@@ -38,26 +38,30 @@ def _past(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:
             continue
         same_tests = atoms(step.guards) <= atoms(backward.guards)
         needed = (step, backward) if same_tests else (step,)
-        if always(loop, *needed, holds=lambda events, own=backward: _carries_the_scale(events, step, own)):  # type: ignore[misc]
-            name, _ = words(loop)
-            what = (
-                "steps past the scaler → the gradients carry the loss scale (65536 at first), inf and NaN are applied"
-            )
-            fix = f"{name}.step({receiver(step.node)}), then {name}.update()"
-            yield found_at(__name__, script, step.node, "error", what, fix, function=step.function)
+        if always(loop, *needed, holds=lambda events, own=backward: _past_it(events, step, own)):  # type: ignore[misc]
+            yield _skips_nothing(script, loop, step)
             return
 
 
-def _carries_the_scale(events: list[Event], step: Event, backward: Event) -> bool:
-    """Whether every backward is scaled, and nothing has unscaled what this step takes. Beside another optimizer that
-    the scaler does step, it must be known to hold what the loss was computed by: it may follow a target instead."""
+def _skips_nothing(script: Script, loop: Loop, step: Event) -> Finding:
+    name, _ = words(loop)
+    fix = f"{name}.step({receiver(step.node)}), then {name}.update()"
+    if any(each.kind == "unscale" and each.index < step.index for each in loop.events):
+        what = "steps past the scaler → inf and NaN are applied, no step is skipped"
+        return found_at(__name__, script, step.node, "warning", what, fix, function=step.function)
+    what = "steps past the scaler → the gradients carry the loss scale (65536 at first), inf and NaN are applied"
+    return found_at(__name__, script, step.node, "error", what, fix, function=step.function)
+
+
+def _past_it(events: list[Event], step: Event, backward: Event) -> bool:
+    """Whether every backward is scaled, and this step takes what it left. Beside another optimizer that the scaler does
+    step, it must be known to hold what the loss was computed by: it may follow a target instead."""
     before = events[: events.index(step)]
-    unscaled = any(each.kind == "unscale" and each.subject in (step.subject, None) for each in before)
     stepped = {each.subject for each in events if each.kind == "step" and each.scaler is not None}
     computed = backward.subject.of if backward.subject is not None else ()
     owned = step.subject is not None and bool(set(step.subject.of) & set(computed))
     scaled = all(each.scaler is not None for each in events if each.kind == "backward") and backward in before
-    return scaled and not unscaled and step.subject not in stepped and (owned or not stepped)
+    return scaled and step.subject not in stepped and (owned or not stepped)
 
 
 def _unscaled(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:

@@ -35,8 +35,9 @@ def _makes_scaler(event: Event) -> bool:
 
 
 def _needless(script: Script, loop: Loop) -> Iterator[Finding]:
-    regions = [autocast(each) for each in loop.of("forward", "loss") if each.contexts]
-    known = [region for region in regions if region is not None]
+    around = [autocast(each) for each in loop.of("forward", "loss")]
+    entered = [each.subject for each in loop.of("autocast")]
+    known = [region for region in (*around, *entered) if region is not None]
     if not known or any(region.format != "bf16" or region.enabled is None for region in known):
         return
     scalers = dict.fromkeys(each.scaler for each in loop.of("backward") if each.scaler is not None)

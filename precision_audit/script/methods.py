@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from precision_audit.script.calls import Arguments
     from precision_audit.script.walk import Walk
 
+_UNKNOWN_SCALER = "scaled by"  # of what `x.scale(loss)` gives where nobody knows what x is
 _OF_MODULES = ("modules", "named_modules", "children", "named_children")
 _KEEPS = ("train", "eval", "requires_grad_", "apply", "share_memory", "cuda", "cpu", "to", "half", "bfloat16", "float",
           "double", "compile", "set_epoch", "state_dict", "load_state_dict", "gradient_checkpointing_enable",
@@ -91,7 +92,7 @@ def _of_any(walk: Walk, node: ast.Call, owner: Value, name: str, given: Argument
     """Methods that mean one thing, whatever they are called on."""
     first = given.get(0)
     if name == "backward" and owner.role in ("tensor", "unknown", "grad") and (first is None or owner.kind == "tensor"):
-        walk.emit("backward", node, owner, scaler=owner.scaled, sure=not owner.factor or owner.scaled is not None)
+        walk.emit("backward", node, owner, scaler=owner.scaled, sure=_UNKNOWN_SCALER not in owner.attributes)
         return Value()
     if name in ("backward", "manual_backward"):  # accelerator.backward(loss): code outside the file
         walk.emit("backward", node, first, scaler=None, sure=False)
@@ -210,7 +211,7 @@ def _of_unknown(walk: Walk, node: ast.Call, owner: Value, name: str, given: Argu
     first = given.get(0)
     if name == "scale" and first is not None and (first.forwards or first.role == "tensor" or "loss" in first.name):
         made = derived(node, [first], "tensor")
-        made.factor = True  # some scaler of a kind we do not know
+        made.attributes[_UNKNOWN_SCALER] = owner
         return made
     if name == "step" and first is not None and first.role == "optimizer":
         walk.emit("foreign", node, first)

@@ -110,7 +110,7 @@ def _function(walk: Walk, node: ast.Call, name: str, given: Arguments) -> Value:
     """Functions of torch, and whatever is left."""
     first = given.get(0)
     if name == "torch.autograd.backward" and first is not None:
-        walk.emit("backward", node, first, scaler=first.scaled, sure=not first.factor)
+        walk.emit("backward", node, first, scaler=first.scaled)
         return Value()
     if name == "torch.autograd.grad":
         outputs = given.get(0, "outputs")

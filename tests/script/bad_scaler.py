@@ -376,6 +376,22 @@ class Trainer:
             self._update()
 """
 
+PAST_IT_AFTER_UNSCALE = """
+import torch
+
+
+def train(model, loader, optimizer, scaler):
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()  # PA623
+        scaler.update()
+"""
+
 LOSS_NOT_SCALED = """
 import torch
 import torch.nn.functional as F
