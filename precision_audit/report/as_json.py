@@ -61,15 +61,15 @@ def read(text: str) -> Report:
     return decoded
 
 
-def schema() -> dict[str, Any]:
+def schema(record: type[Report] | type[Lint] = Report) -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of what `render` writes."""
-    names = _reachable(Report)
-    definitions = {name: _object_schema(getattr(records, name)) for name in sorted(names - {"Report"})}
-    top = _object_schema(Report)
+    names = _reachable(record)
+    definitions = {name: _object_schema(getattr(records, name)) for name in sorted(names - {record.__name__})}
+    top = _object_schema(record)
     top["properties"]["schema"] = {"const": SCHEMA_VERSION}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "precision-audit report",
+        "title": f"precision-audit {record.__name__.lower()}",
         **top,
         "$defs": definitions,
     }

@@ -25,6 +25,12 @@ def elsewhere(script: Script, thing: Value | None) -> bool:
     return any(each.kind == "foreign" and each.subject is thing for each in script.events)
 
 
+def hooked(loop: Loop, event: Event) -> bool:
+    """Whether an event stands in a function that nothing in the file calls: a hook, which the loop may run."""
+    functions = {each.function for each in loop.events}
+    return not event.visits and event.index > loop.events[-1].index and event.function not in functions
+
+
 def off(scaler: Value | None) -> bool:
     """Whether a scaler is made with `enabled=False`: then it passes everything through."""
     return scaler is not None and scaler.enabled is False

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Iterator
 
 from precision_audit.records import Finding
-from precision_audit.rules.loops import always, elsewhere, off, words
+from precision_audit.rules.loops import always, elsewhere, hooked, off, words
 from precision_audit.rules.scripts import ScriptExample, found_at
 from precision_audit.script import Event, Loop, Script
 
@@ -33,7 +33,8 @@ def _missing(script: Script, loop: Loop) -> Iterator[Finding]:
     for scaler, step in last.items():
         if loop.node is None or elsewhere(script, scaler):
             continue
-        if any(each.kind == "update" and each.scaler is scaler for each in loop.events):
+        updates = [each for each in script.events if each.kind == "update" and each.scaler is scaler]
+        if any(each in loop.events or hooked(loop, each) for each in updates):
             continue
         name, _ = words(loop)
         what = "no update() of the scaler in this loop → the next step() raises RuntimeError"

@@ -14,7 +14,7 @@ import ast
 from collections.abc import Iterator
 
 from precision_audit.records import Finding
-from precision_audit.rules.loops import always, elsewhere
+from precision_audit.rules.loops import always, elsewhere, hooked
 from precision_audit.rules.scripts import ScriptExample, found_at
 from precision_audit.script import Event, Loop, Script, Value
 
@@ -28,6 +28,8 @@ def lint(script: Script) -> Iterator[Finding]:
 
 def _never(script: Script, loop: Loop) -> Iterator[Finding]:
     if loop.node is None or any(each.kind == "zero" for each in loop.events):
+        return
+    if any(each.kind == "zero" and hooked(loop, each) for each in script.events):
         return
     if not any(each.sure for each in loop.of("backward")):
         return

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from precision_audit import cli
-from precision_audit.records import Finding
+from precision_audit.records import Finding, Lint
 from precision_audit.report import as_json
 from tests.script import bad_other, bad_scaler, good_vision
 
@@ -69,11 +70,53 @@ def test_a_file_without_a_loop_says_so(capsys: pytest.CaptureFixture[str]) -> No
 def test_json_has_the_findings_of_an_audit(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["lint", "train.py", "good.py", "--output-format", "json"]) == 1
     made = json.loads(capsys.readouterr().out)
+    assert list(jsonschema.Draft202012Validator(as_json.schema(Lint)).iter_errors(made)) == []
     assert made["files"] == ["train.py", "good.py"] and made["loops"] == 2
     (finding,) = made["findings"]
     assert set(finding) == set(as_json.schema()["$defs"]["Finding"]["properties"])
     assert set(finding) == set(Finding.__dataclass_fields__)
     assert (finding["rule"], finding["source"]["line"], finding["source"]["file"]) == ("PA620", 8, "train.py")
+
+
+README = """\
+import torch
+import torch.nn.functional as F
+
+
+def train(model, loader, optimizer):
+    scaler = torch.cuda.amp.GradScaler()
+    for step, (x, y) in enumerate(loader):
+        with torch.amp.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(model(x), y) / 4
+        scaler.scale(loss).backward()
+        if (step + 1) % 4 == 0:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+"""
+SAID = """\
+lint train.py: 1 training loop
+
+2 errors, 0 warnings, 1 note
+
+train.py:12: PA620 error [PROVED]  clips gradients that still carry the loss scale (65536 at first) → nearly all are cut
+    to nothing
+  code: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+  fix: add scaler.unscale_(optimizer) before this line, after the last backward()
+train.py:13: PA622 error [PROVED]  nothing in this loop resets the gradients → every step takes the sum over all batches
+    so far
+  code: scaler.step(optimizer)
+  fix: optimizer.zero_grad(set_to_none=True) after the step
+train.py:6: PA629 note  [PROVED]  torch.cuda.amp.GradScaler is deprecated → a FutureWarning at each use
+  code: scaler = torch.cuda.amp.GradScaler()
+  fix: torch.amp.GradScaler("cuda")
+"""
+
+
+def test_the_session_that_the_readme_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text(README)
+    assert cli.main(["lint", "train.py"]) == 1
+    assert capsys.readouterr().out.partition("  ")[2] == SAID
 
 
 @pytest.mark.parametrize(

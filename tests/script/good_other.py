@@ -503,4 +503,28 @@ for x, y in loader:
     scaler.update()
 """
 
+HOOKS = """
+import torch
+
+
+class Trainer(Base):
+    def __init__(self, net):
+        self.net = net
+        self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cuda")
+        self.register(self)
+
+    def fit(self, loader):
+        for batch in loader:
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = self.net(batch).mean()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.notify("batch_end")
+
+    def on_batch_end(self):
+        self.scaler.update()
+        self.optimizer.zero_grad()
+"""
+
 LOOPS = {name: text for name, text in dict(globals()).items() if name.isupper() and isinstance(text, str)}
