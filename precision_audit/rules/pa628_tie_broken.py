@@ -1,8 +1,8 @@
 """PA628 a tied weight becomes two
 
 What it does: reports an output weight that is made as a copy of the embedding's (`nn.Parameter(embed.weight.clone())`,
-`copy.deepcopy(embed.weight)`) or over its memory (`head.weight.data = embed.weight.data`), and a loop over modules that
-gives each a new `nn.Parameter`.
+`copy.deepcopy(embed.weight)`) or over its memory (`nn.Parameter(embed.weight)`, `head.weight.data =
+embed.weight.data`), and a loop over modules that gives each a new `nn.Parameter`.
 Why it is a hazard: a tie is one Parameter under two names. Copies start equal and drift apart from the first step, the
 model has more parameters than its checkpoint, and a cast module by module splits what was tied. Two Parameters over one
 memory are updated twice in a step, and `.half()` or `.to()` gives each its own copy.
@@ -40,6 +40,8 @@ def _copied(script: Script, node: ast.Assign, target: ast.Attribute) -> Iterator
     owner = target.value if shared else target
     assert isinstance(owner, ast.Attribute)
     source = _over_memory(node.value) if shared else _copy_of(script, node.value)
+    if source is None and not shared:
+        source, shared = _rewrapped(script, node.value), True
     if source is None or owner.attr != source.attr or not _tied(owner, source):
         return
     to, of = ast.unparse(owner), ast.unparse(source)
@@ -67,6 +69,13 @@ def _copy_of(script: Script, value: ast.expr) -> ast.Attribute | None:
 def _over_memory(value: ast.expr) -> ast.Attribute | None:
     if isinstance(value, ast.Attribute) and value.attr == "data" and isinstance(value.value, ast.Attribute):
         return value.value
+    return None
+
+
+def _rewrapped(script: Script, value: ast.expr) -> ast.Attribute | None:
+    """The weight of `nn.Parameter(embed.weight)`: a second Parameter over the same memory."""
+    if isinstance(value, ast.Call) and script.dotted(value.func) == "torch.nn.Parameter" and value.args:
+        return _stripped(value.args[0], methods=())
     return None
 
 

@@ -11,17 +11,17 @@ import pytest
 from precision_audit import cli
 from precision_audit.records import Finding, Lint
 from precision_audit.report import as_json
-from tests.script import bad_other, bad_scaler, good_vision
+from tests.script import bad_copies, bad_names, bad_unscaling, good_adversarial
 
-CLIP = bad_scaler.SCRIPTS["CLIP_IN_A_HELPER"]
-OLD = bad_other.SCRIPTS["OLD_NAMES"]
+CLIP = bad_unscaling.SCRIPTS["CLIP_IN_A_HELPER"]
+OLD = bad_names.SCRIPTS["OLD_NAMES"]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(CLIP)
-    Path("good.py").write_text(good_vision.LOOPS["EMA"])
+    Path("good.py").write_text(good_adversarial.LOOPS["EMA"])
     return tmp_path
 
 
@@ -35,8 +35,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (CLIP, ["--select", "PA62"], 1),
         (CLIP.replace("# PA620", "# precision-audit: ignore[PA620] clips by chance"), [], 0),
         (OLD, ["--fail-on", "warning"], 0),
-        (bad_other.SCRIPTS["CLAMPED_COPY"], [], 0),
-        (bad_other.SCRIPTS["CLAMPED_COPY"], ["--fail-on", "warning"], 1),
+        (bad_copies.SCRIPTS["CLAMPED_COPY"], [], 0),
+        (bad_copies.SCRIPTS["CLAMPED_COPY"], ["--fail-on", "warning"], 1),
         ("", [], 0),
         ("print('no loop')\n", ["--fail-on", "warning"], 0),
     ],

@@ -106,9 +106,14 @@ def test_which_casts_part_a_tie() -> None:
     assert head.weight is not embed.weight
 
 
-def test_two_parameters_over_one_memory_part_in_a_cast() -> None:
+@pytest.mark.parametrize("way", ["data", "parameter"])
+def test_two_parameters_over_one_memory_part_in_a_cast(way: str) -> None:
     head, embed = nn.Linear(4, 8, bias=False), nn.Embedding(8, 4)
-    head.weight.data = embed.weight.data
+    if way == "data":
+        head.weight.data = embed.weight.data
+    else:
+        head.weight = nn.Parameter(embed.weight)
+    assert head.weight is not embed.weight
     assert head.weight.data_ptr() == embed.weight.data_ptr()
     nn.ModuleList([head, embed]).half()
     assert head.weight.data_ptr() != embed.weight.data_ptr()

@@ -11,10 +11,27 @@ import pytest
 
 from precision_audit import linting, rules, script
 from precision_audit.rules import scripts
-from tests.script import bad_loops, bad_other, bad_scaler, good_other, good_text, good_vision
+from tests.script import (
+    bad_copies,
+    bad_formats,
+    bad_losses,
+    bad_names,
+    bad_regions,
+    bad_scaling,
+    bad_unscaling,
+    good_adversarial,
+    good_classes,
+    good_closures,
+    good_frameworks,
+    good_images,
+    good_switches,
+    good_text,
+)
 
-GOOD = {**good_vision.LOOPS, **good_text.LOOPS, **good_other.LOOPS}
-BAD = {**bad_scaler.SCRIPTS, **bad_loops.SCRIPTS, **bad_other.SCRIPTS}
+GOODS = (good_adversarial, good_classes, good_closures, good_frameworks, good_images, good_switches, good_text)
+BADS = (bad_copies, bad_formats, bad_losses, bad_names, bad_regions, bad_scaling, bad_unscaling)
+GOOD = {name: text for module in GOODS for name, text in module.LOOPS.items()}
+BAD = {name: text for module in BADS for name, text in module.SCRIPTS.items()}
 MARK = re.compile(r"# (PA\d{3})$")
 WITHOUT_A_LOOP = {"LIGHTNING", "DEEPSPEED", "CUSTOM_FUNCTION", "EVALUATION_IN_HALF", "TIED"}
 CODES = [code for code in scripts.listed() if not rules.offers(code, "check")]
