@@ -1,7 +1,8 @@
 """`precision-audit lint`: paths in, a report on stdout, an exit status out.
 
 Takes the paths and the settings that a lint has a use for; gives the same exit status as an audit. Nothing of the
-user's is run, so nothing can print into the report.
+user's is run, so nothing can print into the report. `output` of a configuration file belongs to audits, which a lint
+must not overwrite: here `-o` counts on the command line only.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from precision_audit.cli import outputs, selection, terminal
 from precision_audit.cli.config import Settings
 from precision_audit.records import Lint
 
-_RANKS = {"note": 0, "warning": 1, "error": 2}
-
 
 def run(paths: list[str], settings: Settings) -> int:
     """Read, report, say how it went."""
     from precision_audit import linting
 
     started = time.perf_counter()
-    places = outputs.check(settings.output, "lint", None, {f"script {path}": path for path in paths})
+    wanted = settings.output if settings.origins.get("output") == "command line" else ()
+    places = outputs.check(wanted, "lint", None, {f"script {path}": path for path in paths})
     made = _selected(linting.lint(paths), settings)
     _write(made, settings, places)
     if not settings.quiet:
@@ -35,9 +35,7 @@ def run(paths: list[str], settings: Settings) -> int:
 
 def status(made: Lint, settings: Settings) -> int:
     """1 where an open finding is at or above `--fail-on`."""
-    limit = _RANKS.get(settings.fail_on, len(_RANKS))
-    found = any(_RANKS[each.severity] >= limit and each.open for each in made.findings)
-    return 1 if found and not settings.exit_zero else 0
+    return 1 if selection.fails(made.findings, settings) and not settings.exit_zero else 0
 
 
 def _selected(made: Lint, settings: Settings) -> Lint:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from precision_audit.cli.config import Settings
-from precision_audit.records import Finding, Policy, Report
+from precision_audit.records import SEVERITIES, Finding, Policy, Report
 
 _BASES = ("assumed", "observed", "proved")  # weakest first
 
@@ -48,6 +48,14 @@ def kept(findings: Iterable[Finding], settings: Settings) -> Iterator[Finding]:
         )
         if wanted and not _is_weak(finding, settings):
             yield finding
+
+
+def fails(findings: Iterable[Finding], settings: Settings) -> bool:
+    """Whether an open finding is at or above `--fail-on`."""
+    if settings.fail_on not in SEVERITIES:
+        return False
+    bad = SEVERITIES[: SEVERITIES.index(settings.fail_on) + 1]
+    return any(finding.severity in bad and finding.open for finding in findings)
 
 
 def _is_weak(finding: Finding, settings: Settings) -> bool:

@@ -33,7 +33,8 @@ def lint(script: Script) -> Iterator[Finding]:
     for loop in script.loops:
         for event in loop.of("loss"):
             low = event.subject.low if event.subject is not None else ""
-            if low and autocast(event) is None:
+            region = autocast(event)
+            if low and (region is None or region.enabled is False):
                 severity: Severity = "warning" if low == "fp16" else "note"
                 what = f"the loss is computed in {low} → {_DIGITS[low]}, and its gradient likewise"
                 yield found_at(__name__, script, event.node, severity, what, _fix(event), function=event.function)

@@ -5,7 +5,7 @@ What it does: reports an output weight that is made as a copy of the embedding's
 embed.weight.data`), and a loop over modules that gives each a new `nn.Parameter`.
 Why it is a hazard: a tie is one Parameter under two names. Copies start equal and drift apart from the first step, the
 model has more parameters than its checkpoint, and a cast module by module splits what was tied. Two Parameters over one
-memory are updated twice in a step, and `.half()` or `.to()` gives each its own copy.
+memory have two optimizer states, and `.half()` or `.to()` gives each a memory of its own.
 What to do: `head.weight = embed.weight`; to cast in a loop, `m.weight.data = m.weight.data.half()`, which keeps the
 Parameter, or `model.half()`.
 References: Press and Wolf, "Using the Output Embedding to Improve Language Models"; torch.nn.Module.to.
@@ -46,7 +46,7 @@ def _copied(script: Script, node: ast.Assign, target: ast.Attribute) -> Iterator
         return
     to, of = ast.unparse(owner), ast.unparse(source)
     if shared:
-        what = f"{to} and {of} share memory but are two parameters → updated twice in a step, parted by any cast"
+        what = f"{to} and {of} share memory but are two parameters → two optimizer states, parted by any cast"
     else:
         what = f"{to} is a copy of {of} → the two drift apart from the first step"
     yield found_at(__name__, script, node, "warning", what, f"{to} = {of}")

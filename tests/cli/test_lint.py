@@ -227,8 +227,11 @@ def test_unused_suppressions_are_found_and_used_ones_hidden(capsys: pytest.Captu
 
 
 def test_settings_come_from_pyproject(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("pyproject.toml").write_text('[tool.precision-audit]\nignore = "PA620"\npolicy = "fp16-inference"\n')
+    Path("audit.json").write_text("an audit's")
+    table = '[tool.precision-audit]\nignore = "PA620"\npolicy = "fp16-inference"\noutput = "audit.json"\n'
+    Path("pyproject.toml").write_text(table)
     assert cli.main(["lint", "train.py"]) == 0
+    assert Path("audit.json").read_text() == "an audit's"
     assert "1 left out" in capsys.readouterr().out
     assert cli.main(["lint", "train.py", "--isolated"]) == 1
 

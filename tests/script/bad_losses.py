@@ -48,6 +48,22 @@ def train(model, loader, optimizer):
         optimizer.step()
 """
 
+OUTPUT_CAST_WITH_AUTOCAST_OFF = """
+import torch
+import torch.nn.functional as F
+
+
+def train(model, loader, optimizer):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            output = model(x)
+            with torch.autocast("cuda", enabled=False):
+                loss = F.mse_loss(output.half(), y)  # PA625
+        loss.backward()
+        optimizer.step()
+"""
+
 BCE_UNDER_AUTOCAST = """
 import torch
 import torch.nn as nn

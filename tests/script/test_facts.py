@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -88,6 +89,35 @@ def test_updates_below_half_a_step_are_rounded_away(format: torch.dtype, bits: i
     one = torch.ones((), dtype=format)
     assert one + one * 2.0**-bits == one
     assert one + one * 2.0 ** (1 - bits) > one
+
+
+class Product(torch.autograd.Function):
+    seen: ClassVar[list[torch.dtype]] = []
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = ctx.saved_tensors
+        Product.seen.append((a @ b).dtype)
+        return grad @ b.t(), a.t() @ grad
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_backward_inside_a_region_is_cast_and_outside_mixes_formats(inside: bool) -> None:
+    a = torch.randn(4, 4, requires_grad=True)
+    Product.seen.clear()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = Product.apply(a, a).float().sum()
+        if inside:
+            loss.backward()
+    if not inside:
+        with pytest.raises(RuntimeError, match="same dtype"):
+            loss.backward()
+    assert Product.seen == [torch.bfloat16 if inside else torch.float32]
 
 
 def tied() -> tuple[nn.Linear, nn.Embedding]:
