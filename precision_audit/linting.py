@@ -7,7 +7,7 @@ that it answers at once. Raises InputError for a file that was named and is no P
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from precision_audit import script, suppressions
@@ -27,6 +27,7 @@ def lint(paths: Iterable[str]) -> Lint:
             if named:
                 raise
             notes.append(f"not read: {error}")
+    notes += [note for each in read for note in _left_out(each)]
     found = tuple(finding for each in read for finding in scripts.findings(each))
     loops = sum(each.places for each in read)
     return Lint(1, _tool(), tuple(each.file for each in read), loops, summary(found), found, tuple(notes))
@@ -50,6 +51,15 @@ def summary(findings: Iterable[Finding]) -> str:
     hidden = sum(not finding.open for finding in findings)
     words = ", ".join(f"{counts[each]} {each}{'s' * (counts[each] != 1)}" for each in SEVERITIES)
     return words + (f" ({hidden} suppressed)" if hidden else "")
+
+
+def _left_out(read: script.Script) -> Iterator[str]:
+    """What could not be judged."""
+    if not read.whole:
+        yield f"{read.file}: its calls lead further than a lint follows; what lies beyond was not judged"
+    lines = {getattr(loop.node, "lineno", 0) for loop in read.loops if loop.too_open}
+    for line in sorted(lines):
+        yield f"{read.file}:{line}: more tests than can be tried decide what this loop does; not all rules apply"
 
 
 def _tool() -> str:

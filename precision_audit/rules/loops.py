@@ -10,8 +10,7 @@ import ast
 from collections.abc import Callable, Sequence
 
 from precision_audit.script import Event, Loop, Script, Value
-
-TRAINING = ("backward", "unscale", "clip", "read", "step", "update", "zero", "foreign")
+from precision_audit.script.events import TRAINING
 
 
 def always(loop: Loop, *needed: Event, holds: Callable[[list[Event]], bool], kinds: Sequence[str] = TRAINING) -> bool:

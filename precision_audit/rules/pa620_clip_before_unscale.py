@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precision_audit.records import Finding, Severity
-from precision_audit.rules.loops import TRAINING, always, off, words
+from precision_audit.rules.loops import always, off, words
 from precision_audit.rules.scripts import ScriptExample, found_at
 from precision_audit.script import Event, Loop, Script, Value
 from precision_audit.script.conditions import atoms
+from precision_audit.script.events import TRAINING
 
 
 def lint(script: Script) -> Iterator[Finding]:

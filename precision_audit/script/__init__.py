@@ -36,6 +36,7 @@ class Script:
     events: tuple[Event, ...]
     loops: tuple[Loop, ...]
     suppressions: tuple[Suppression, ...] = ()
+    whole: bool = True  # whether every call was followed; a file whose calls lead on and on is followed for a while
     told: tuple[Finding, ...] = field(default=())  # what the other rules found, for those that run last
 
     def line(self, number: int) -> str:
@@ -71,7 +72,8 @@ def read(text: str, file: str = "<script>", suppressions: tuple[Suppression, ...
     walk.block(tree.body)
     _uncalled(walk)
     trace = walk.trace
-    return Script(file, text, tree, imports(tree), tuple(trace.events), tuple(_loops(trace)), suppressions)
+    loops, whole = tuple(_loops(trace)), walk.steps <= walk.most_steps
+    return Script(file, text, tree, imports(tree), tuple(trace.events), loops, suppressions, whole)
 
 
 def _uncalled(walk: Walk) -> None:

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-_MOST_ATOMS = 9  # 512 scenarios; a loop with more open tests is left alone
+MOST_ATOMS = 9  # 512 scenarios; a loop with more open tests is left alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def atoms(guards: Iterable[Guard]) -> frozenset[Atom]:
 def assignments(open_atoms: Iterable[Atom]) -> Iterator[dict[Atom, bool]]:
     """Every way in which the atoms can turn out; none where there are too many."""
     names = sorted(set(open_atoms), key=lambda atom: atom.text)
-    if len(names) > _MOST_ATOMS:
+    if len(names) > MOST_ATOMS:
         return
     for values in itertools.product((True, False), repeat=len(names)):
         yield dict(zip(names, values, strict=True))

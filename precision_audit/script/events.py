@@ -10,8 +10,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from precision_audit.script.conditions import Atom, Guard, assignments, atoms, runs
+from precision_audit.script.conditions import MOST_ATOMS, Atom, Guard, assignments, atoms, runs
 from precision_audit.script.values import Value
+
+TRAINING = ("backward", "unscale", "clip", "read", "step", "update", "zero", "foreign")  # what changes gradients
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +62,13 @@ class Loop:
         for truth in assignments(open_atoms):
             if runs(outside, truth) and all(runs(own[each.index], truth) for each in needed):
                 yield truth, [each for each in chosen if runs(own[each.index], truth)]
+
+    @property
+    def too_open(self) -> bool:
+        """Whether more tests than can be gone through decide what it does, so that little can be said of it."""
+        training = [each for each in self.events if each.kind in TRAINING and not each.rare]
+        always = set(self.guards)
+        return len(frozenset().union(*(atoms(set(each.guards) - always) for each in training))) > MOST_ATOMS
 
     def of(self, *kinds: str) -> list[Event]:
         return [each for each in self.events if each.kind in kinds and not each.rare]

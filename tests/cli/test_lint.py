@@ -236,6 +236,19 @@ def test_settings_come_from_pyproject(capsys: pytest.CaptureFixture[str]) -> Non
     assert cli.main(["lint", "train.py", "--isolated"]) == 1
 
 
+def test_what_was_not_judged_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    tests = "".join(f"        if a{n}:\n            optimizer.zero_grad()\n" for n in range(12))
+    Path("open.py").write_text(f"def f(model, optimizer):\n    for x in y:\n        model(x).backward()\n{tests}")
+    Path("open.py").write_text(Path("open.py").read_text() + "        optimizer.step()\n")
+    calls = "".join(f"def f{n}():\n    f{n + 1}()\n    f{n + 1}()\n    f{n + 1}()\n" for n in range(11))
+    Path("deep.py").write_text(calls + "def f11():\n    x = [a, b, c, d]\nf0()\n")
+    assert cli.main(["lint", "open.py", "deep.py", "--output-format", "json"]) == 0
+    first, second = sorted(json.loads(capsys.readouterr().out)["notes"])
+    assert first.startswith("deep.py: its calls lead further") and second.startswith(
+        "open.py:2: more tests than can be tried"
+    )
+
+
 def test_two_reads_give_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     texts = []
     for _ in range(2):
