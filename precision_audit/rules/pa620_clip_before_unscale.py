@@ -69,7 +69,8 @@ def _too_early(script: Script, loop: Loop, event: Event) -> Finding:
         what = "reads gradients that still carry the loss scale (65536 at first) → the figure is that much too large"
     fix = f"{'move' if later else 'add'} {call} {'up, ' if later else ''}before this line, after the last backward()"
     severity: Severity = "error" if event.kind == "clip" else "warning"
-    return found_at(__name__, script, event.node, severity, what, fix, function=event.function)
+    of = [each.scaler for each in loop.of("backward")]
+    return found_at(__name__, script, event.node, severity, what, fix, of=of, function=event.function)
 
 
 def _twice(script: Script, loop: Loop) -> Iterator[Finding]:
@@ -80,7 +81,8 @@ def _twice(script: Script, loop: Loop) -> Iterator[Finding]:
         if always(loop, first, second, holds=lambda events, a=first, b=second: _unbroken(events, a, b)):  # type: ignore[misc]
             what = "unscale_() again for the same optimizer before update() → RuntimeError"
             fix = "keep one unscale_() for each optimizer and update()"
-            yield found_at(__name__, script, second.node, "error", what, fix, function=second.function)
+            of = (second.scaler, second.subject)
+            yield found_at(__name__, script, second.node, "error", what, fix, of=of, function=second.function)
 
 
 def _unbroken(events: list[Event], first: Event, second: Event) -> bool:
@@ -96,7 +98,8 @@ def _every_batch(script: Script, loop: Loop) -> Iterator[Finding]:
             if updates and not any(one.kind == "update" for one in each) and _only_by_batch(event, updates):
                 what = "unscale_() in every batch, update() only in some → RuntimeError in the second batch"
                 fix = "move unscale_() and the clip under the test that guards step() and update()"
-                yield found_at(__name__, script, event.node, "error", what, fix, function=event.function)
+                of = (event.scaler, event.subject)
+                yield found_at(__name__, script, event.node, "error", what, fix, of=of, function=event.function)
                 break
 
 
@@ -116,7 +119,9 @@ def _penalties(script: Script) -> Iterator[Finding]:
                 "takes gradients of a scaled loss and never divides by the scale → a penalty of them is 65536 times off"
             )
             fix = "grads = [g / scaler.get_scale() for g in grads] before computing with them"
-            yield found_at(__name__, script, event.node, "error", what, fix, function=event.function)
+            yield found_at(
+                __name__, script, event.node, "error", what, fix, of=(event.scaler,), function=event.function
+            )
 
 
 def bad() -> ScriptExample:

@@ -39,7 +39,14 @@ def _missing(script: Script, loop: Loop) -> Iterator[Finding]:
         name, _ = words(loop)
         what = "no update() of the scaler in this loop → the next step() raises RuntimeError"
         yield found_at(
-            __name__, script, step.node, "error", what, f"{name}.update() after this line", function=step.function
+            __name__,
+            script,
+            step.node,
+            "error",
+            what,
+            f"{name}.update() after this line",
+            of=(scaler,),
+            function=step.function,
         )
 
 
@@ -53,10 +60,14 @@ def _repeated(script: Script, loop: Loop) -> Iterator[Finding]:
         name, _ = words(loop)
         if always(loop, first, second, holds=lambda events, one=first: _stale(events, one)):  # type: ignore[misc]
             what = "update() before a step of gradients scaled earlier → that step divides by a scale which may be new"
-            yield found_at(__name__, script, first.node, "warning", what, _fix(name), function=first.function)
+            yield found_at(
+                __name__, script, first.node, "warning", what, _fix(name), of=(first.scaler,), function=first.function
+            )
         elif _optimizers(loop, first, second) > 1:
             what = "update() after each optimizer → one's overflows set the other's scale, which grows twice as fast"
-            yield found_at(__name__, script, first.node, "note", what, _fix(name), function=first.function)
+            yield found_at(
+                __name__, script, first.node, "note", what, _fix(name), of=(first.scaler,), function=first.function
+            )
 
 
 def _stale(events: list[Event], update: Event) -> bool:

@@ -37,7 +37,9 @@ def _never(script: Script, loop: Loop) -> Iterator[Finding]:
         if step.subject is None or elsewhere(script, step.subject) or _resets_itself(step.subject):
             continue
         what = "nothing in this loop resets the gradients → every step takes the sum over all batches so far"
-        yield found_at(__name__, script, step.node, "error", what, _fix(step), function=step.function)
+        yield found_at(
+            __name__, script, step.node, "error", what, _fix(step), of=(step.subject,), function=step.function
+        )
         return
 
 
@@ -47,7 +49,16 @@ def _too_soon(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:
             continue
         if always(loop, zero, step, holds=lambda events, zero=zero: _lost(events, zero, step)):  # type: ignore[misc]
             what = "resets the gradients between backward() and step() → the step sees none"
-            yield found_at(__name__, script, zero.node, "error", what, "move it below step()", function=zero.function)
+            yield found_at(
+                __name__,
+                script,
+                zero.node,
+                "error",
+                what,
+                "move it below step()",
+                of=(step.subject,),
+                function=zero.function,
+            )
 
 
 def _lost(events: list[Event], zero: Event, step: Event) -> bool:

@@ -45,12 +45,13 @@ def _past(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:
 
 def _skips_nothing(script: Script, loop: Loop, step: Event) -> Finding:
     name, _ = words(loop)
+    of = [step.subject, *(each.scaler for each in loop.of("backward"))]
     fix = f"{name}.step({receiver(step.node)}), then {name}.update()"
     if any(each.kind == "unscale" and each.index < step.index for each in loop.events):
         what = "steps past the scaler → inf and NaN are applied, no step is skipped"
-        return found_at(__name__, script, step.node, "warning", what, fix, function=step.function)
+        return found_at(__name__, script, step.node, "warning", what, fix, of=of, function=step.function)
     what = "steps past the scaler → the gradients carry the loss scale (65536 at first), inf and NaN are applied"
-    return found_at(__name__, script, step.node, "error", what, fix, function=step.function)
+    return found_at(__name__, script, step.node, "error", what, fix, of=of, function=step.function)
 
 
 def _past_it(events: list[Event], step: Event, backward: Event) -> bool:
@@ -70,7 +71,9 @@ def _unscaled(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:
             name, _ = words(loop)
             what = f"the loss is not scaled, but {name}.step() unscales → AssertionError, or updates of nothing"
             fix = f"{name}.scale({receiver(backward.node)}).backward()"
-            yield found_at(__name__, script, backward.node, "error", what, fix, function=backward.function)
+            yield found_at(
+                __name__, script, backward.node, "error", what, fix, of=(step.scaler,), function=backward.function
+            )
             return
 
 

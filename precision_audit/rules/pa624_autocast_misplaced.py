@@ -47,7 +47,9 @@ def _outside(script: Script, loop: Loop) -> Iterator[Finding]:
         for each in forwards:
             what = "the model is called outside autocast, only its loss is inside → the model runs in fp32"
             fix = "move this call into the with block of the loss"
-            yield found_at(__name__, script, each.node, "warning", what, fix, function=each.function)
+            yield found_at(
+                __name__, script, each.node, "warning", what, fix, of=(each.subject,), function=each.function
+            )
 
 
 def _in_fp32(forward: Event) -> bool:

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Protocol, cast
 
 from precision_audit import rules
-from precision_audit.records import SEVERITIES, Basis, Evidence, Finding, Severity, Source
-from precision_audit.script import Script
+from precision_audit.records import SEVERITIES, Evidence, Finding, Severity, Source
+from precision_audit.script import Script, Value
 from precision_audit.suppressions import suppressed
 
 
@@ -64,12 +64,12 @@ def found_at(
     message: str,
     fix: str,
     *,
-    basis: Basis = "PROVED",
-    evidence: str = "",
+    of: Iterable[Value | None] = (),
     function: str = "",
 ) -> Finding:
-    """A finding of the rule in `module_name` at a line of a script. PROVED: the text alone says so; ASSUMED: a name
-    was taken for what such names are usually given to."""
+    """A finding of the rule in `module_name` at a line of a script, about the scalers, optimizers and models in `of`.
+    PROVED: the text alone says so; ASSUMED: one of these is taken for what it is by its name, since the file does not
+    make it."""
     line = int(getattr(node, "lineno", 1))
     code, text = rules.code_of(module_name), script.line(line)
     return Finding(
@@ -78,11 +78,18 @@ def found_at(
         op="",
         module="",
         message=message,
-        evidence=Evidence(basis, evidence or "read in the script, which was not run"),
+        evidence=_evidence(of),
         source=Source(script.file, line, function, text),
         remedy=fix,
         fingerprint=rules.fingerprint(code, os.path.basename(script.file), function, text),
     )
+
+
+def _evidence(of: Iterable[Value | None]) -> Evidence:
+    guessed = dict.fromkeys(each.name for each in of if each is not None and each.kind == "unknown")
+    if not guessed:
+        return Evidence("PROVED", "read in the script, which was not run")
+    return Evidence("ASSUMED", f"read in the script, which was not run; by their names: {', '.join(guessed)}")
 
 
 def _once(made: Iterable[Finding]) -> Iterator[Finding]:

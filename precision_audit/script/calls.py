@@ -71,7 +71,10 @@ def call(walk: Walk, node: ast.Call) -> Value:
             own = ex.attribute(walk, owner, name, node.func)
         if own is None or own.role == "unknown":
             return methods.call(walk, node, owner, name, arguments(walk, node))
-        return invoke(walk, node, own, arguments(walk, node))
+        made = invoke(walk, node, own, arguments(walk, node))
+        if owner.kind == "optimizer" and own.kind == "bound" and name == "step":  # the file's own class
+            walk.emit("step", node, owner)
+        return made
     callee = ex.evaluate(walk, node.func)
     return invoke(walk, node, callee, arguments(walk, node))
 

@@ -99,15 +99,15 @@ lint train.py: 1 training loop
 
 2 errors, 0 warnings, 1 note
 
-train.py:12: PA620 error [PROVED]  clips gradients that still carry the loss scale (65536 at first) → nearly all are cut
-    to nothing
+train.py:12: PA620 error [PROVED]   clips gradients that still carry the loss scale (65536 at first) → nearly all are
+    cut to nothing
   code: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
   fix: add scaler.unscale_(optimizer) before this line, after the last backward()
-train.py:13: PA622 error [PROVED]  nothing in this loop resets the gradients → every step takes the sum over all batches
-    so far
+train.py:13: PA622 error [ASSUMED]  nothing in this loop resets the gradients → every step takes the sum over all
+    batches so far
   code: scaler.step(optimizer)
   fix: optimizer.zero_grad(set_to_none=True) after the step
-train.py:6: PA629 note  [PROVED]  torch.cuda.amp.GradScaler is deprecated → a FutureWarning at each use
+train.py:6: PA629 note  [PROVED]   torch.cuda.amp.GradScaler is deprecated → a FutureWarning at each use
   code: scaler = torch.cuda.amp.GradScaler()
   fix: torch.amp.GradScaler("cuda")
 """

@@ -50,6 +50,28 @@ class Trainer:
             self.step(x)
 """
 
+NEVER_RESET_BY_AN_OWN_OPTIMIZER = """
+import torch
+
+
+class Signs(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(p.grad.sign(), alpha=group["lr"])
+
+
+def train(net, loader):
+    signs = Signs(net.parameters(), 1e-4)
+    for x in loader:
+        net(x).mean().backward()
+        signs.step()  # PA622
+"""
+
 RESET_TOO_SOON = """
 import torch
 

@@ -98,6 +98,20 @@ def test_a_mended_line_is_silent() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "basis", "evidence"),
+    [
+        ("PAST_THE_SCALER", "PROVED", "which was not run"),
+        ("NO_UPDATE_IN_A_CLASS", "PROVED", "which was not run"),
+        ("UPDATE_ONCE_AN_EPOCH", "ASSUMED", "by their names: scaler"),
+        ("PAST_IT_AFTER_UNSCALE", "ASSUMED", "by their names: optimizer, scaler"),
+    ],
+)
+def test_what_is_known_by_its_name_alone_is_assumed(name: str, basis: str, evidence: str) -> None:
+    (finding,) = scripts.findings(linting.parsed("train.py", BAD[name]))
+    assert finding.evidence.basis == basis and finding.evidence.text.endswith(evidence)
+
+
+@pytest.mark.parametrize(
     ("text", "fix"),
     [
         ("from torch.cuda.amp import autocast\nautocast(False)\n", 'torch.amp.autocast("cuda", enabled=False)'),
