@@ -26,9 +26,19 @@ from tests.script import (
     good_images,
     good_switches,
     good_text,
+    good_unusual,
 )
 
-GOODS = (good_adversarial, good_classes, good_closures, good_frameworks, good_images, good_switches, good_text)
+GOODS = (
+    good_adversarial,
+    good_classes,
+    good_closures,
+    good_frameworks,
+    good_images,
+    good_switches,
+    good_text,
+    good_unusual,
+)
 BADS = (bad_copies, bad_formats, bad_losses, bad_names, bad_regions, bad_scaling, bad_unscaling)
 GOOD = {name: text for module in GOODS for name, text in module.LOOPS.items()}
 BAD = {name: text for module in BADS for name, text in module.SCRIPTS.items()}
