@@ -65,7 +65,7 @@ OPTIONS = (
     Option("write-plan", "write the plan, to be reviewed and committed", "FILE", path=True),
     Option("check-plan", "check a written plan against model and policy; status 1 if it fails", "FILE", path=True),
     Option("apply-plan", "use a written plan instead of making one", "FILE", path=True),
-    Option("verbose", "list every op", short="v", kind="flag"),
+    Option("verbose", "list every op and every finding", short="v", kind="flag"),
     Option("quiet", "no progress and no timing on stderr", short="q", kind="flag"),
     Option("debug", "show the traceback of an error", kind="flag", in_file=False),
     Option("config", "read [tool.precision-audit] there instead of looking for pyproject.toml", "FILE", in_file=False),

@@ -14,31 +14,61 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from precision_audit.records import Finding
 from precision_audit.rules.scripts import ScriptExample, found_at
 from precision_audit.script import Script
 
+_Arms = tuple[tuple[ast.AST, str], ...]
 _MATMUL, _CUDNN = "torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"
 _CALL = "torch.set_float32_matmul_precision"
 
 
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    node: ast.AST
+    name: str
+    value: object
+    old: bool
+    arms: _Arms
+
+
 def lint(script: Script) -> Iterator[Finding]:
-    old: list[tuple[ast.AST, str, object]] = []
-    new: list[str] = []
-    for node in ast.walk(script.tree):
-        if isinstance(node, ast.Assign):
-            value = node.value.value if isinstance(node.value, ast.Constant) else None
-            names = [script.dotted(target) for target in node.targets]
-            old += [(node, name, value) for name in names if name in (_MATMUL, _CUDNN)]
-            new += [name for name in names if name.startswith("torch.backends.") and name.endswith(".fp32_precision")]
-        elif isinstance(node, ast.Call) and script.dotted(node.func) == _CALL:
-            first = node.args[0] if node.args else None
-            old.append((node, _CALL, first.value if isinstance(first, ast.Constant) else None))
-    for place, name, setting in old if new else ():
-        old_name, new_name = name.removeprefix("torch."), new[0].removeprefix("torch.")
-        what = f"{old_name} beside {new_name} → reading it raises where they disagree"
-        yield found_at(__name__, script, place, "warning", what, _replacement(name, setting))
+    made = list(_settings(script, script.tree, ()))
+    for old in made:
+        beside = next((new for new in made if not new.old and old.old and not _apart(old.arms, new.arms)), None)
+        if beside is not None:
+            old_name, new_name = old.name.removeprefix("torch."), beside.name.removeprefix("torch.")
+            what = f"{old_name} beside {new_name} → reading it raises where they disagree"
+            yield found_at(__name__, script, old.node, "warning", what, _replacement(old.name, old.value))
+
+
+def _settings(script: Script, node: ast.AST, arms: _Arms) -> Iterator[_Setting]:
+    """Every setting below a node, with the arms of the `if` and `try` statements it stands in."""
+    if isinstance(node, ast.Assign):
+        value = node.value.value if isinstance(node.value, ast.Constant) else None
+        for name in map(script.dotted, node.targets):
+            if name in (_MATMUL, _CUDNN):
+                yield _Setting(node, name, value, True, arms)
+            elif name.startswith("torch.backends.") and name.endswith(".fp32_precision"):
+                yield _Setting(node, name, value, False, arms)
+    elif isinstance(node, ast.Call) and script.dotted(node.func) == _CALL:
+        first = node.args[0] if node.args else None
+        yield _Setting(node, _CALL, first.value if isinstance(first, ast.Constant) else None, True, arms)
+    for field, children in ast.iter_fields(node):
+        inner = arms
+        if isinstance(node, ast.If | ast.Try) and field in ("body", "orelse", "handlers"):
+            inner = (*arms, (node, field))
+        for child in children if isinstance(children, list) else [children]:
+            if isinstance(child, ast.AST):
+                yield from _settings(script, child, inner)
+
+
+def _apart(one: _Arms, other: _Arms) -> bool:
+    """Whether the two stand in different arms of one statement, as where the version of torch decides."""
+    fields = dict(other)
+    return any(fields.get(node, field) != field for node, field in one)
 
 
 def _replacement(name: str, value: object) -> str:

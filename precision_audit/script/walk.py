@@ -179,15 +179,14 @@ class Walk:
         else:
             iterated = ex.evaluate(self, node.iter)
             known = ex.each_of(iterated)
-            for item in known if known is not None else (ex.element(iterated, node.target),):
-                if known is not None:  # a loop over a list that is written out is unrolled: no batches
-                    ex.bind_target(self, node.target, item)
-                    self.frames.append(Frame(len(self.guards), 0))
-                    self.block(node.body)
-                    self.frames.pop()
-                else:
-                    ex.bind_target(self, node.target, item)
-                    self._body(node, node.body)
+            for item in known or ():  # a loop over a list that is written out is unrolled: no batches
+                ex.bind_target(self, node.target, item)
+                self.frames.append(Frame(len(self.guards), 0))
+                self.block(node.body)
+                self.frames.pop()
+            if known is None:
+                ex.bind_target(self, node.target, ex.element(iterated, node.target))
+                self._body(node, node.body)
         self.block(node.orelse)
 
     def _body(self, node: ast.AST, body: list[ast.stmt]) -> None:

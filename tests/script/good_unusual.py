@@ -269,4 +269,25 @@ def train(model, optimizer, scaler, loader):
         step += 1
 """
 
+TF32_BY_VERSION = """
+import torch
+
+
+def enable(on):
+    if version >= (2, 9):
+        torch.backends.fp32_precision = "tf32" if on else "ieee"
+    else:
+        torch.backends.cuda.matmul.allow_tf32 = on
+        torch.backends.cudnn.allow_tf32 = on
+"""
+
+TF32_BY_TRYING = """
+import torch
+
+try:
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+except AttributeError:
+    torch.set_float32_matmul_precision("highest")
+"""
+
 LOOPS = {name: text for name, text in dict(globals()).items() if name.isupper() and isinstance(text, str)}

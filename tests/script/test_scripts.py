@@ -43,7 +43,15 @@ BADS = (bad_copies, bad_formats, bad_losses, bad_names, bad_regions, bad_scaling
 GOOD = {name: text for module in GOODS for name, text in module.LOOPS.items()}
 BAD = {name: text for module in BADS for name, text in module.SCRIPTS.items()}
 MARK = re.compile(r"# (PA\d{3})$")
-WITHOUT_A_LOOP = {"LIGHTNING", "DEEPSPEED", "CUSTOM_FUNCTION", "EVALUATION_IN_HALF", "TIED"}
+WITHOUT_A_LOOP = {
+    "LIGHTNING",
+    "DEEPSPEED",
+    "CUSTOM_FUNCTION",
+    "EVALUATION_IN_HALF",
+    "TIED",
+    "TF32_BY_VERSION",
+    "TF32_BY_TRYING",
+}
 CODES = [code for code in scripts.listed() if not rules.offers(code, "check")]
 
 
