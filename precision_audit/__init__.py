@@ -17,16 +17,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from precision_audit import pictures, report
     from precision_audit.analyse.histogram import shares
+    from precision_audit.linting import lint
     from precision_audit.master_weights import MasterWeights
     from precision_audit.pipeline import Conversion, audit, convert
     from precision_audit.policy import load as load_policy
-    from precision_audit.records import InputError, Report
+    from precision_audit.records import InputError, Lint, Report
     from precision_audit.saving import load, save
 
 _HOME = {
     "audit": ("pipeline", "audit"),
     "convert": ("pipeline", "convert"),
     "Conversion": ("pipeline", "Conversion"),
+    "lint": ("linting", "lint"),
+    "Lint": ("records", "Lint"),
     "load_policy": ("policy", "load"),
     "report": ("report", ""),
     "pictures": ("pictures", ""),
@@ -41,10 +44,12 @@ _HOME = {
 __all__ = [
     "Conversion",
     "InputError",
+    "Lint",
     "MasterWeights",
     "Report",
     "audit",
     "convert",
+    "lint",
     "load",
     "load_policy",
     "pictures",

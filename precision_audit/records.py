@@ -17,6 +17,7 @@ from typing import Literal
 
 Basis = Literal["PROVED", "OBSERVED", "ASSUMED"]
 Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # worst first
 Mode = Literal["training", "inference"]
 Verdict = Literal["READY", "READY WITH CHANGES", "NOT READY", "NOT ENOUGH EVIDENCE"]
 
@@ -610,6 +611,19 @@ class Report:
     next_steps: tuple[str, ...] = field(default=())
     training: Training | None = None
     facts: Facts = field(default=NO_FACTS, metadata={"written": False})  # what the findings rest on; in no file
+
+
+@dataclass(frozen=True, slots=True)
+class Lint:
+    """What a lint of training scripts found. `loops`: training loops in all files."""
+
+    schema: int
+    tool: str
+    files: tuple[str, ...]
+    loops: int
+    summary: str
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()  # files in a folder that could not be read, one sentence each
 
 
 class InputError(Exception):

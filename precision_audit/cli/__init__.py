@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from precision_audit.loader import Loaded
     from precision_audit.rewrite.converted import Converted
 
-_RANKS = {"note": 0, "warning": 1, "error": 2}
-
 
 def run() -> None:
     """The `precision-audit` command."""
@@ -95,6 +93,10 @@ def _dispatch(argv: list[str]) -> int:
 
         print(manual.page(given["code"]))
         return 0
+    if command == "lint":
+        from precision_audit.cli import lint
+
+        return lint.run(given.pop("paths"), config.settings(given))
     return _work(command, given.pop("model"), config.settings(given), argv)
 
 
@@ -144,8 +146,7 @@ def status(report: Report, problems: Sequence[str], settings: Settings) -> int:
     """0 or 1: `--fail-on never` is about findings, `--exit-zero` about everything."""
     if settings.exit_zero:
         return 0
-    limit = _RANKS.get(settings.fail_on, len(_RANKS))
-    found = any(_RANKS[finding.severity] >= limit and finding.open for finding in report.findings)
+    found = selection.fails(report.findings, settings)
     failed = report.verification is not None and not report.verification.passed
     return 1 if found or failed or problems else 0
 
