@@ -15,27 +15,48 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from precision_audit import report
+    from precision_audit import pictures, report
     from precision_audit.analyse.histogram import shares
+    from precision_audit.linting import lint
+    from precision_audit.master_weights import MasterWeights
     from precision_audit.pipeline import Conversion, audit, convert
     from precision_audit.policy import load as load_policy
-    from precision_audit.records import InputError, Report
+    from precision_audit.records import InputError, Lint, Report
     from precision_audit.saving import load, save
 
 _HOME = {
     "audit": ("pipeline", "audit"),
     "convert": ("pipeline", "convert"),
     "Conversion": ("pipeline", "Conversion"),
+    "lint": ("linting", "lint"),
+    "Lint": ("records", "Lint"),
     "load_policy": ("policy", "load"),
     "report": ("report", ""),
+    "pictures": ("pictures", ""),
     "InputError": ("records", "InputError"),
+    "MasterWeights": ("master_weights", "MasterWeights"),
     "Report": ("records", "Report"),
     "load": ("saving", "load"),
     "save": ("saving", "save"),
     "shares": ("analyse.histogram", "shares"),
 }
 
-__all__ = ["Conversion", "InputError", "Report", "audit", "convert", "load", "load_policy", "report", "save", "shares"]
+__all__ = [
+    "Conversion",
+    "InputError",
+    "Lint",
+    "MasterWeights",
+    "Report",
+    "audit",
+    "convert",
+    "lint",
+    "load",
+    "load_policy",
+    "pictures",
+    "report",
+    "save",
+    "shares",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
 """What a process holds beside its models: gradient mode, autocast, functorch's levels, put back after an error; and
-its random generators, put back always.
+its random generators and settings of precision, put back always.
 
 A captured graph enters and leaves the user's regions by nodes (`_enter_autocast` … `_exit_autocast`), and a failed
 export may stop inside a transform of functorch. Whatever raises in between would leave the whole process in that
@@ -61,6 +61,20 @@ def random_state_kept() -> Iterator[None]:
         random.setstate(python)
         if numpy is not None:
             numpy.random.set_state(before)
+
+
+@contextlib.contextmanager
+def precision_settings_kept() -> Iterator[None]:
+    """Run the body; settings of fp32 products are afterwards as they were. torch.export writes back what it read of a
+    backend, which is what the generic setting made of it, and the backend would follow the generic one no more."""
+    read, write = torch._C._get_fp32_precision_getter, torch._C._set_fp32_precision_setter
+    generic = read("generic", "all")
+    follow = [each for each in ("cuda", "mkldnn") if generic != "none" and read(each, "all") == generic]
+    try:
+        yield
+    finally:
+        for backend in follow:
+            write(backend, "all", "none")
 
 
 def _nesting() -> int:

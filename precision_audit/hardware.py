@@ -29,6 +29,13 @@ def device(name: str) -> Hardware:
     raise InputError(f"device {name!r} is unknown: {hint}")
 
 
+def has_tf32(row: Hardware) -> bool:
+    """Whether PyTorch runs fp32 products on TF32 units there when its settings allow it: NVIDIA's from capability 8.0
+    on. AMD's MI300X has such units, but its libraries leave them off unless a variable of their own is set."""
+    major = row.capability.partition(".")[0]
+    return row.kernels == "cuda" and major.isdigit() and int(major) >= 8
+
+
 def _gpu(name: str, title: str, capability: str, bandwidth: float, source: str, **tera: float) -> tuple[str, Hardware]:
     """A GPU's row: `bandwidth` in GB/s, peaks in TFLOP/s by format."""
     peaks = tuple((format_, value * _TERA) for format_, value in tera.items())

@@ -6,6 +6,7 @@ and the converted one shares no parameter with it unless asked to.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +18,11 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from precision_audit import policy as policies
-from precision_audit.ambient import random_state_kept
+from precision_audit.ambient import precision_settings_kept, random_state_kept
 from precision_audit.analyse import analyse
 from precision_audit.analyse.functions import functions
+from precision_audit.analyse.training import STEPS, Lesson
+from precision_audit.analyse.training.optimizers import check as check_optimizer
 from precision_audit.capture import Captured, capture, private_copy
 from precision_audit.capture.accepts import check_model
 from precision_audit.capture.origins import as_fake, has_weights
@@ -33,10 +36,11 @@ from precision_audit.report.provenance import started_digest
 from precision_audit.rewrite import rewrite, unchanged
 from precision_audit.rewrite.converted import Converted
 from precision_audit.suppressions import read as read_suppressions
-from precision_audit.verify.comparing import compare
+from precision_audit.verify.comparing import Teaching, compare
 from precision_audit.verify.eager import against_eager, follows_example
 from precision_audit.verify.runs import Batch
 
+_HALVES = (torch.bfloat16, torch.float16)
 Model = nn.Module | torch.export.ExportedProgram
 
 
@@ -66,12 +70,12 @@ class Request:
     calibration: Iterable[Any] | None = None
     dynamic_shapes: Any = None
     loss: Callable[[Any], torch.Tensor] | None = None
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None
+    steps: int | None = None
     verify: bool = True
     share_parameters: bool = False
     apply_plan: str | Path | Plan | None = None
     provenance: Mapping[str, str] | None = None
-    optimizer: Callable[..., torch.optim.Optimizer] | None = None
-    steps: int = 3
 
 
 def audit(
@@ -92,8 +96,10 @@ def audit(
 
     A model without weights (on the meta device) is captured, decided and planned; the report says that nothing was run.
     """
-    _refuse_training_evidence(optimizer, steps)
-    return run(Request(model, args, kwargs, policy, device, calibration, dynamic_shapes, loss, **options))[0]
+    request = Request(
+        model, args, kwargs, policy, device, calibration, dynamic_shapes, loss, optimizer, steps, **options
+    )
+    return run(request)[0]
 
 
 def convert(
@@ -114,8 +120,9 @@ def convert(
 
     `args`, `kwargs`: example inputs. `policy`: a shipped name, a path or a `Policy`. `device`: what the plan is made
     for. `calibration`: further inputs, each an `args` tuple or `(args, kwargs)`. `dynamic_shapes`: as for
-    `torch.export.export`. `loss(output)` gives a scalar. `optimizer` and `steps` belong to training evidence and are
-    refused until there is any. Further options: `verify=False` leaves the comparison out; `share_parameters=True` makes
+    `torch.export.export`. `loss(output)` gives a scalar, `optimizer(parameters)` an optimizer; with a
+    policy of mode training, or where one of `optimizer` and `steps` is given, that many real steps (3) are taken on a
+    copy as training evidence. Further options: `verify=False` leaves the comparison out; `share_parameters=True` makes
     the result hold the model's own parameters; `apply_plan` uses a plan that was written before instead of making one;
     `provenance` says where model, weights and inputs came from, in the report's words.
 
@@ -124,8 +131,10 @@ def convert(
 
     Raises InputError, in one line, for anything that cannot be used.
     """
-    _refuse_training_evidence(optimizer, steps)
-    report, module = run(Request(model, args, kwargs, policy, device, calibration, dynamic_shapes, loss, **options))
+    request = Request(
+        model, args, kwargs, policy, device, calibration, dynamic_shapes, loss, optimizer, steps, **options
+    )
+    report, module = run(request)
     if module is None:
         raise InputError(
             f"{type(model).__name__} has no weights (it is on the meta device): expected a model to convert; "
@@ -136,7 +145,7 @@ def convert(
 
 def run(request: Request) -> tuple[Report, Converted | None]:
     """All stages; the module is None for a model without weights."""
-    with random_state_kept():
+    with random_state_kept(), precision_settings_kept():
         return _run(request)
 
 
@@ -161,7 +170,8 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     suppressions = read_suppressions(captures[policy.mode].graph, model)
     weights_digest = digest()  # before anything runs: a forward pass in training mode writes to buffers
     committed = fitting_plan(request.apply_plan, policy)
-    facts = analyse(captures[policy.mode], policy, hardware, batches if weights else (), request.loss)
+    lesson = _lesson(request, policy, captures, original, (args, kwargs)) if weights else None
+    facts = analyse(captures[policy.mode], policy, hardware, batches if weights else (), lesson, request.loss)
     hand_written = functions(original, captures[policy.mode], policy, batches[0]) if weights else ()
     facts = replace(facts, suppressions=suppressions, functions=hand_written)
     made = _plans(captures, policy, hardware, committed, facts)
@@ -173,22 +183,8 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     )
     verification = None
     if request.verify and converted is not None:
-        recommended = facts.training.scale if facts.training else None
-        verification = compare(
-            original,
-            captures,
-            made,
-            converted,
-            policy,
-            hardware,
-            batches,
-            request.loss,
-            signature,
-            custom=any(each.difference for each in facts.functions),
-            optimizer=request.optimizer,
-            steps=request.steps,
-            scale=recommended.recommended if recommended and recommended.fits else None,
-        )
+        teaching = Teaching(request.loss, request.optimizer, request.steps or STEPS, facts)
+        verification = compare(original, captures, made, converted, policy, hardware, batches, teaching, signature)
     said = dict(request.provenance or {})
     if not weights:
         said["weights"] = "no weights (meta device), so nothing was run"
@@ -196,7 +192,7 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     meta = replace(meta, weights_digest=weights_digest)
     graph = captures[policy.mode].graph
     report = assemble(graph, made[policy.mode], verification, policy, meta, said, hardware.kernels)
-    return replace(report, facts=facts), converted
+    return replace(report, facts=facts, training=facts.training), converted
 
 
 def _usable(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -220,13 +216,41 @@ def _plans(
     return {policy.mode: main, **others}
 
 
-def _refuse_training_evidence(optimizer: Any, steps: int | None) -> None:
-    if optimizer is not None or steps is not None:
-        name = "optimizer" if optimizer is not None else "steps"
+def _lesson(
+    request: Request, policy: Policy, captures: Mapping[Mode, Captured], original: Model, example: Batch
+) -> Lesson | None:
+    """How the model is to be trained for evidence; None where nobody asks for that. A model that is in a low format
+    itself is trained as its fp32 twin, so that what its format loses can be told."""
+    steps = STEPS if request.steps is None else request.steps
+    if not isinstance(steps, int) or steps < 1:
+        raise InputError(f"steps is {steps!r}; expected the number of training steps to look at, such as {STEPS}")
+    if request.optimizer is not None:
+        check_optimizer(request.optimizer)
+    asked = request.optimizer is not None or request.steps is not None
+    if policy.mode != "training" and not asked:
+        return None
+    captured = captures.get("training")
+    if isinstance(original, nn.Module):
+        half = any(parameter.dtype in _HALVES for parameter in original.parameters())
+        if half or captured is None:
+            captured = _taught(original, example, request.dynamic_shapes)
+    if captured is None:
         raise InputError(
-            f"{name}= belongs to training evidence, which is not available in this version: expected it to be left "
-            "out; gradients are verified under any policy of mode training"
+            "an exported program holds one mode, and this one is not in training mode: expected a module for training "
+            "evidence; give the nn.Module, or leave optimizer= and steps= out"
         )
+    return Lesson(captured, request.loss, request.optimizer, steps, explicit=asked)
+
+
+def _taught(original: nn.Module, example: Batch, dynamic_shapes: Any) -> Captured:
+    """The model in training mode, half parameters, buffers and inputs widened to fp32."""
+
+    def wide(value: torch.Tensor) -> torch.Tensor:
+        return value.float() if value.dtype in _HALVES else value
+
+    twin = copy.deepcopy(private_copy(original))._apply(wide)  # type: ignore[no-untyped-call]
+    args, kwargs = pytree.tree_map_only(torch.Tensor, wide, (example[0], dict(example[1])))
+    return capture(twin, args, kwargs, mode="training", dynamic_shapes=dynamic_shapes)
 
 
 def _device(name: str | None, policy: Policy) -> tuple[Hardware, str]:

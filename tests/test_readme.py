@@ -1,6 +1,7 @@
 """The README is the manual: its commands are run, its outputs compared, its Python executed.
 
-Figures depend on the processor, so what a verification measured is compared as `#`; everything else word for word.
+Figures depend on the processor, so what was measured in training and verification is compared as `#`; everything else
+word for word.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def blocks(language: str) -> list[str]:
 def comparable(text: str) -> list[str]:
     """Lines with runs of blanks as one; below the heading of the figures, each figure as `#`."""
     lines = [re.sub(r"\s+", " ", line).strip() for line in text.strip().splitlines()]
-    measured = next((i for i, line in enumerate(lines) if line.startswith("verified on")), len(lines))
+    measured = next((i for i, line in enumerate(lines) if line.startswith(("training:", "verified on"))), len(lines))
     return [line if i < measured else FIGURE.sub("#", line) for i, line in enumerate(lines)]
 
 
@@ -42,7 +43,8 @@ def test_a_command_prints_what_the_readme_shows(block: str, monkeypatch: pytest.
     assert comparable(printed(command.removeprefix("$ "))) == comparable(expected)
 
 
-def test_the_python_of_the_readme_runs_as_one_program() -> None:
+def test_the_python_of_the_readme_runs_as_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where its pictures go
     said, scope = io.StringIO(), dict[str, object]()
     with contextlib.redirect_stdout(said):
         for block in blocks("python"):

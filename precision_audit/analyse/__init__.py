@@ -12,7 +12,10 @@ activation beyond the batch that is being run, and without batches gives what co
     backward     which op's derivative loses gradients in the low format, on the example
     traps        what raises after model.to(format) or under torch.autocast, without running the model
     branches     conditions on a format, in the source files
-    flags        flags of this process that change how products are summed
+    accumulated  buffers that the model writes to, and whether they would go on in a low format
+    training     a few real steps: gradients, updates, the loss scale that they need
+    flags        flags of this process that change how products are computed and summed
+    tf32         fp32 products as a device with TF32 computes them, where the settings let it (recurrent ops by step)
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Any
 
 import torch
 
+from precision_audit.analyse.accumulated import accumulated
 from precision_audit.analyse.backward import backward
 from precision_audit.analyse.batches import spoiled
 from precision_audit.analyse.beside import beside, beside_cast
@@ -31,10 +35,24 @@ from precision_audit.analyse.deltas import Deltas
 from precision_audit.analyse.flags import flags
 from precision_audit.analyse.forward import forward
 from precision_audit.analyse.sensitivity import sensitivity, to_be_swapped
+from precision_audit.analyse.tf32 import tf32
+from precision_audit.analyse.training import Lesson, training
 from precision_audit.analyse.traps import traps
 from precision_audit.analyse.work import parameters_of, tensors_of, work_of
 from precision_audit.capture import Captured
-from precision_audit.records import Backward, Beside, Facts, Hardware, InputError, Policy, Share, Trap
+from precision_audit.records import (
+    Accumulated,
+    Backward,
+    Beside,
+    Facts,
+    Hardware,
+    InputError,
+    Policy,
+    Share,
+    Tf32,
+    Training,
+    Trap,
+)
 from precision_audit.verify.runs import Batch
 
 STRICT = False  # raise where a measurement fails: for tests
@@ -47,14 +65,21 @@ def analyse(
     policy: Policy,
     hardware: Hardware,
     batches: Sequence[Batch] = (),
+    lesson: Lesson | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
 ) -> Facts:
-    """Everything known of the captured graph; the example is the first batch, the others count for ranges only. The
-    loss is what gradients descend from in training."""
+    """Everything known of the captured graph; the example is the first batch, the others count for ranges and for the
+    steps of the `lesson`, which says how the model is trained. Gradients of a low model descend from `loss`."""
     flops, moved = work_of(captured.graph)
-    if not policy.lowers:  # nothing is at stake
-        return Facts(flops, moved, parameters_of(captured.graph), len(batches), flags=flags())
     notes: list[str] = []
+    process = flags()
+    products: tuple[Tf32, ...] = ()
+    if batches:
+        with _told("what TF32 makes of fp32 products", notes):
+            products = tf32(captured, policy, hardware, batches[0], process)
+    if not policy.lowers and lesson is None:  # nothing else is at stake
+        parameters = parameters_of(captured.graph)
+        return Facts(flops, moved, parameters, len(batches), notes=tuple(notes), flags=process, tf32=products)
     ranges, inner = forward(captured, batches)
     deltas = Deltas(captured.graph, to_be_swapped(captured.graph, policy, hardware) if batches else ())
     lows: tuple[Beside, ...] = ()
@@ -71,6 +96,14 @@ def analyse(
             notes.extend(said)
         with _told("the gradients of the low model", notes):
             losing = backward(captured, policy, hardware, batches[0], loss)
+    stored: tuple[Accumulated, ...] = ()
+    with _told("buffers that the model writes to", notes):
+        stored = accumulated(captured, batches)
+    learned: Training | None = None
+    if lesson is not None and batches:
+        with _told("training steps", notes):
+            learned, said = training(lesson, policy, hardware, batches, ranges)
+            notes.extend(said)
     raising: tuple[Trap, ...] = ()
     with _told("what raises when the model is cast", notes):
         raising = traps(captured, policy, hardware)
@@ -88,7 +121,10 @@ def analyse(
         notes=(*spoiled(captured.graph, ranges), *notes),
         flips=tuple(deltas.flips),
         branches=branches(captured, policy.high, policy.low),
-        flags=flags(),
+        accumulated=stored,
+        training=learned,
+        flags=process,
+        tf32=products,
         backward=losing,
     )
 

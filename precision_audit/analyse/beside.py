@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from precision_audit import backends
 from precision_audit.ambient import restored_on_error
+from precision_audit.analyse.constants import cleared
 from precision_audit.analyse.deltas import Deltas
 from precision_audit.capture import Captured
 from precision_audit.formats import format_of
@@ -191,7 +192,7 @@ class _Lockstep:
         if node.op == "call_module":
             return self._modules[which].get_submodule(str(node.target))(*args, **kwargs)
         assert callable(node.target)
-        return node.target(*args, **kwargs)
+        return cleared(node, node.target(*args, **kwargs))
 
     @staticmethod
     def _arguments(node: fx.Node, values: Mapping[fx.Node, Any]) -> tuple[Any, Any]:

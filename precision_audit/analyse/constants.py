@@ -27,6 +27,14 @@ from precision_audit.records import Graph
 UNWRITTEN = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
 
 
+def cleared(node: fx.Node, result: Any) -> Any:
+    """The result, zero where it is memory that nobody has written yet: whatever lay there is no number of the model."""
+    if getattr(node.target, "_opname", "") in UNWRITTEN and isinstance(result, torch.Tensor):
+        with torch.no_grad():
+            result.zero_()
+    return result
+
+
 def independent(graph: Graph) -> frozenset[str]:
     """Values that depend on no input and no random draw: the same in every call."""
     found: set[str] = set()

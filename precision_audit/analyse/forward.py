@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from precision_audit.ambient import restored_on_error
 from precision_audit.analyse.batches import check_batch, not_run
-from precision_audit.analyse.constants import UNWRITTEN, evaluated, independent, sized
+from precision_audit.analyse.constants import UNWRITTEN, cleared, evaluated, independent, sized
 from precision_audit.analyse.counting import Counts, counted
 from precision_audit.analyse.histogram import points
 from precision_audit.analyse.inner import Measured, measured
@@ -154,6 +154,7 @@ class _Recorder(fx.Interpreter):
         if key is None:
             return result
         op = self._all.ops[key]
+        result = cleared(n, result)
         for value, tensor in tensors(key, result).items():
             if tensor.is_floating_point() and self._is_new(value):
                 self._record(op, n, value, tensor)

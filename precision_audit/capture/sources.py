@@ -85,6 +85,16 @@ def user_frame(error: BaseException) -> Source | None:
     return None
 
 
+def users_frame(stack: Iterable[traceback.FrameSummary]) -> Source | None:
+    """The deepest frame of a stack that is the user's."""
+    found = [frame for frame in stack if is_user(frame.filename)]
+    return (
+        Source(found[-1].filename, found[-1].lineno or 0, found[-1].name, (found[-1].line or "").strip())
+        if found
+        else None
+    )
+
+
 def is_user(file: str) -> bool:
     """Whether a file is neither torch's, nor Python's, nor this package's."""
     generated = file.startswith("<") or "<eval_with_key>" in file

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from precision_audit.loader import Loaded
     from precision_audit.rewrite.converted import Converted
 
-_RANKS = {"note": 0, "warning": 1, "error": 2}
-
 
 def run() -> None:
     """The `precision-audit` command."""
@@ -95,6 +93,10 @@ def _dispatch(argv: list[str]) -> int:
 
         print(manual.page(given["code"]))
         return 0
+    if command == "lint":
+        from precision_audit.cli import lint
+
+        return lint.run(given.pop("paths"), config.settings(given))
     return _work(command, given.pop("model"), config.settings(given), argv)
 
 
@@ -103,7 +105,7 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
     read = {"model": spec.partition(":")[0], "checkpoint": settings.checkpoint, "policy": settings.policy,
             "calibration data": settings.calibration_data, "plan to apply": settings.apply_plan,
             "plan to check": settings.check_plan}  # fmt: skip
-    places = outputs.check(settings.output, command, settings.write_plan, read)
+    places = outputs.check(settings.output, command, settings.write_plan, read, settings.pictures)
     policy, plans = _before(settings)
     started = time.perf_counter()
     with (
@@ -144,8 +146,7 @@ def status(report: Report, problems: Sequence[str], settings: Settings) -> int:
     """0 or 1: `--fail-on never` is about findings, `--exit-zero` about everything."""
     if settings.exit_zero:
         return 0
-    limit = _RANKS.get(settings.fail_on, len(_RANKS))
-    found = any(_RANKS[finding.severity] >= limit and finding.open for finding in report.findings)
+    found = selection.fails(report.findings, settings)
     failed = report.verification is not None and not report.verification.passed
     return 1 if found or failed or problems else 0
 
@@ -196,6 +197,8 @@ def _pipeline(
         calibration=loaded.calibration,
         dynamic_shapes=loaded.dynamic_shapes,
         loss=loaded.loss,
+        optimizer=loaded.optimizer if policy.mode == "training" or settings.steps else None,
+        steps=settings.steps,
         apply_plan=apply_plan,
         provenance={**loaded.provenance, "command": command, "options": _options(settings)},
     )
@@ -255,6 +258,12 @@ def _write(
 
         atomic.write_file(Path(settings.write_plan), lambda partial: plan_file.write(report.plan, partial))
         terminal.say(f"wrote {settings.write_plan}")
+    if places.pictures is not None:
+        from precision_audit.pictures import of_report
+
+        drawn, why = of_report.draw(report, places.pictures)
+        for line in [f"wrote {path}" for path in drawn] or [why]:
+            terminal.say(line)
 
 
 def _graph(module: Converted | None, loaded: Loaded, policy: Policy, settings: Settings) -> None:

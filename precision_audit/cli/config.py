@@ -34,6 +34,8 @@ class Settings:
     calibration_data: str | None = None
     output_format: str = "full"
     output: tuple[str, ...] = ()
+    steps: int | None = None
+    pictures: str | None = None
     show_graph: str | None = None
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -61,6 +63,8 @@ def settings(given: Mapping[str, Any], start: Path | None = None) -> Settings:
             name = key.replace("-", "_")
             if name in names:
                 values[name] = tuple(value) if isinstance(value, list) else value
+                if options.BY_KEY[key].kind == "number":
+                    values[name] = int(value)
                 origins[name] = where
     for name in ("select", "ignore"):
         if name in values:
@@ -148,6 +152,9 @@ def _value(key: str, value: Any, file: Path, text: str) -> Any:
     if option.kind == "list":
         if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
             raise InputError(f"{where}: expected a string or a list of strings")
+    elif option.kind == "number":
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InputError(f"{where} = {value!r}: expected a whole number")
     elif not isinstance(value, str):
         raise InputError(f"{where} = {value!r}: expected a string")
     if option.choices and value not in option.choices:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 
 from precision_audit.records import InputError
 
-Kind = Literal["text", "list", "flag"]
+Kind = Literal["text", "list", "flag", "number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,11 @@ class Option:
 COMMANDS = {
     "audit": "audit MODEL and report (the default: `precision-audit MODEL` is the same)",
     "convert": "convert MODEL and write the result to OUT, a .pt2 file or a folder",
+    "lint": "read training scripts or folders of them as text, run nothing, and report what breaks mixed precision",
     "list": "show the rules, policies, devices, formats or ops that there are",
     "rule": "print the manual of one rule, such as PA101, with its examples",
 }
-LATER_COMMANDS = ("search", "diff", "lint")
+LATER_COMMANDS = ("search", "diff")
 
 OPTIONS = (
     Option("policy", "which format where: a shipped name (`list policies`) or a YAML file", "NAME|FILE"),
@@ -52,6 +53,9 @@ OPTIONS = (
            later=("html", "sarif", "github")),
     Option("output", "also write the report there, format by suffix (.txt .json .md), repeatable; for convert also OUT",
            "FILE", short="o", kind="list", path=True),
+    Option("steps", "training steps to take as evidence under a policy of mode training (3)", "N", kind="number"),
+    Option("pictures", "draw what training does to the numbers there, as .svg and .png (needs matplotlib)", "FOLDER",
+           path=True),
     Option("show-graph", "print the FX graph as captured, or as converted", choices=("before", "after")),
     Option("select", "report only findings whose rule begins so, repeatable", "PA4", kind="list"),
     Option("ignore", "leave out findings whose rule begins so, repeatable", "PA4", kind="list"),
@@ -64,12 +68,16 @@ OPTIONS = (
     Option("write-plan", "write the plan, to be reviewed and committed", "FILE", path=True),
     Option("check-plan", "check a written plan against model and policy; status 1 if it fails", "FILE", path=True),
     Option("apply-plan", "use a written plan instead of making one", "FILE", path=True),
-    Option("verbose", "list every op", short="v", kind="flag"),
+    Option("verbose", "list every op and every finding", short="v", kind="flag"),
     Option("quiet", "no progress and no timing on stderr", short="q", kind="flag"),
     Option("debug", "show the traceback of an error", kind="flag", in_file=False),
     Option("config", "read [tool.precision-audit] there instead of looking for pyproject.toml", "FILE", in_file=False),
     Option("isolated", "read no configuration file", kind="flag", in_file=False),
 )  # fmt: skip
+
+# What reading a script has a use for.
+LINT_KEYS = ("output-format", "output", "select", "ignore", "fail-on", "exit-zero", "min-basis", "verbose", "quiet",
+             "debug", "config", "isolated")  # fmt: skip
 
 BY_KEY = {option.key: option for option in OPTIONS}
 
@@ -80,6 +88,12 @@ _EPILOG = (
 )
 
 
+_LINT_EPILOG = (
+    "A script is read as text: neither it nor anything it imports is run, and torch is not needed. "
+    "Exit status: 0 clean, 1 findings at or above --fail-on, 2 unusable input."
+)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see: {self.prog} --help")
@@ -87,7 +101,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(command: str, argv: Sequence[str]) -> dict[str, Any]:
     """What was typed after the command, by option key; only what was typed. `model` or `what` is the positional."""
-    _refuse_unknown(argv)
+    _refuse_unknown(argv, LINT_KEYS if command == "lint" else tuple(BY_KEY))
     given = vars(_parser(command).parse_args(list(argv)))
     given = {key.replace("_", "-"): value for key, value in given.items()}
     for key, value in given.items():
@@ -104,6 +118,8 @@ def check(key: str, value: Any, where: str) -> None:
         what = where if "*" in option.later else f"{where} {value}"
         left = [choice for choice in option.choices if choice not in option.later and "*" not in option.later]
         raise InputError(f"{what}: not available in this version{'; use ' + ', '.join(left) if left else ''}")
+    if option.kind == "number" and not (str(value).isdigit() and int(value) > 0):
+        raise InputError(f"{where} {value}: expected a whole number above zero")
     if key in ("select", "ignore"):
         for prefix in (part for text in value for part in text.split(",")):
             if prefix != "PA" and not (prefix.startswith("PA") and prefix[2:].isdigit()):
@@ -117,7 +133,7 @@ def _parser(command: str) -> _Parser:
     parser = _Parser(
         prog=title,
         description=description,
-        epilog=_EPILOG,
+        epilog=_LINT_EPILOG if command == "lint" else _EPILOG,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -129,8 +145,11 @@ def _parser(command: str) -> _Parser:
             parser.add_argument("code", metavar="CODE")
         parser.add_argument("--debug", action="store_true", help=BY_KEY["debug"].help)
         return parser
-    parser.add_argument("model", metavar="MODEL")
-    for option in OPTIONS:
+    if command == "lint":
+        parser.add_argument("paths", metavar="SCRIPT|FOLDER", nargs="+")
+    else:
+        parser.add_argument("model", metavar="MODEL")
+    for option in OPTIONS if command != "lint" else map(BY_KEY.__getitem__, LINT_KEYS):
         flags = [f"-{option.short}"] if option.short else []
         later = " (not available in this version)" if "*" in option.later else ""
         extra: dict[str, Any] = {"help": option.help + later, "dest": option.key.replace("-", "_")}
@@ -145,13 +164,15 @@ def _parser(command: str) -> _Parser:
     return parser
 
 
-def _refuse_unknown(argv: Sequence[str]) -> None:
+def _refuse_unknown(argv: Sequence[str], keys: Sequence[str]) -> None:
     """argparse would take the value of a mistyped option for MODEL: name the option first."""
-    known = [f"--{option.key}" for option in OPTIONS] + ["--help", "--version"]
+    known = [f"--{key}" for key in keys] + ["--help", "--version"]
     for word in argv:
         if word == "--":
             return
         name = word.partition("=")[0]
         if word.startswith("--") and name not in known:
+            if name[2:] in BY_KEY:
+                raise InputError(f"{name}: is no option of lint, which runs no model; see: precision-audit lint --help")
             near = difflib.get_close_matches(name, known, 1)
             raise InputError(f"unknown option {name}; {f'did you mean {near[0]}?' if near else 'see --help'}")

@@ -21,13 +21,16 @@ _LATER_SUFFIXES = (".html", ".sarif")
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """`reports`: files and their formats. `model`: where a conversion goes, None for an audit."""
+    """`reports`: files and their formats. `model`: where a conversion goes, None for an audit. `pictures`: a folder."""
 
     reports: tuple[tuple[Path, str], ...]
     model: Path | None
+    pictures: Path | None = None
 
 
-def check(texts: Iterable[str], command: str, plan: str | None, read: Mapping[str, str | None]) -> Outputs:
+def check(
+    texts: Iterable[str], command: str, plan: str | None, read: Mapping[str, str | None], pictures: str | None = None
+) -> Outputs:
     """Sort the `-o` values and try each place. `read` are the files this run reads, by what they are."""
     reports: list[tuple[Path, str]] = []
     models: list[Path] = []
@@ -49,7 +52,28 @@ def check(texts: Iterable[str], command: str, plan: str | None, read: Mapping[st
     twice = next((path for i, path in enumerate(places) if path.absolute() in [p.absolute() for p in places[:i]]), None)
     if twice:
         raise InputError(f"-o {twice}: given twice; give every result its own file")
-    return Outputs(tuple(reports), models[0] if models else None)
+    folder = _checked_pictures(Path(pictures), places, read) if pictures else None
+    return Outputs(tuple(reports), models[0] if models else None, folder)
+
+
+def _checked_pictures(folder: Path, others: Iterable[Path], read: Mapping[str, str | None]) -> Path:
+    """The folder of the pictures, whose parent must exist; it may hold other things, which stay."""
+    from precision_audit.pictures import drawing, of_report
+
+    drawing.require()
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--pictures {folder}: is a file; expected a folder, give another name")
+    if not folder.parent.is_dir():
+        raise InputError(f"--pictures {folder}: there is no folder {folder.parent}; make it first")
+    inside = [other for other in others if other.absolute() in (folder.absolute(), *folder.absolute().parents)]
+    if inside:
+        raise InputError(f"--pictures {folder}: {inside[0]} is a result of its own; give the pictures their own folder")
+    if not folder.exists():
+        _try(folder, folder.parent)
+    else:
+        for name in (f"{name}{suffix}" for name in of_report.NAMES for suffix in drawing.SUFFIXES):
+            _check_place(folder / name, folder=False, read=read)
+    return folder
 
 
 def _check_place(path: Path, folder: bool, read: Mapping[str, str | None]) -> None:
@@ -73,6 +97,11 @@ def _check_place(path: Path, folder: bool, read: Mapping[str, str | None]) -> No
         raise InputError(f"-o {path}: there is no folder {parent}; make it first")
     if path.is_file() and not os.access(path, os.W_OK):
         raise InputError(f"-o {path}: is write-protected; remove it or give another name")
+    _try(path, parent)
+
+
+def _try(path: Path, parent: Path) -> None:
+    """Can a file be made there?"""
     try:
         with tempfile.NamedTemporaryFile(dir=parent, prefix=".precision-audit-"):
             pass

@@ -1,6 +1,7 @@
 """Report formats: every file `as_<name>.py` of this folder is one, found by listing.
 
-A format takes a `Report` and gives text; it has `SUFFIXES`, the endings of files it is written to, and
+A format takes a `Report`, or the `Lint` of training scripts, and gives text; it has `SUFFIXES`, the endings of files it
+is written to, and
 `render(report, *, verbose=False, color=False) -> str`, which ignores what it has no use for. It must never read a
 clock, a network or a file: the same report gives the same bytes. Paths under the working directory are written
 relative to it, no other absolute path is written at all.
@@ -14,7 +15,7 @@ import pkgutil
 from pathlib import Path
 from types import ModuleType
 
-from precision_audit.records import InputError, Report
+from precision_audit.records import InputError, Lint, Report
 
 _PREFIX = "as_"
 
@@ -25,7 +26,7 @@ def formats() -> tuple[str, ...]:
     return tuple(sorted(name.removeprefix(_PREFIX) for name in found if name.startswith(_PREFIX)))
 
 
-def render(report: Report, name: str, *, verbose: bool = False, color: bool = False) -> str:
+def render(report: Report | Lint, name: str, *, verbose: bool = False, color: bool = False) -> str:
     """The report in one format, ending in a line break."""
     return str(_module(name).render(report, verbose=verbose, color=color))
 

@@ -1,7 +1,8 @@
 """The report for a terminal: what the model is, the verdict, what runs in which format, findings, verification, next.
 
-Takes a `Report`; gives text of at most about 120 columns, colours only when asked. Identical decisions and findings are
-grouped; `verbose` lists every op, every output and what is predicted, which is never shown among what was measured.
+Takes a `Report`, or a `Lint`, whose findings look alike; gives text of at most about 120 columns, colours only when
+asked. Identical decisions and findings are grouped; `verbose` lists every op, every output and what is predicted, which
+is never shown among what was measured.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from tabulate import tabulate
 
-from precision_audit.records import Report
+from precision_audit.records import Lint, Report
 from precision_audit.report import findings, phrases, steps, tables
 
 SUFFIXES = (".txt",)
@@ -21,22 +22,37 @@ _WIDTH = 120
 _OPEN_LINES = 24  # of findings on the short screen, their details included
 _RESOLVED_LINES = 5  # entries, of one line or two
 _VERDICT_STYLE = {"READY": "good", "READY WITH CHANGES": "warn", "NOT READY": "bad", "NOT ENOUGH EVIDENCE": "warn"}
+_SCALE_RULES = ("PA601", "PA602")  # whose remedy is a loop with a scaler
 _SEVERITY_STYLE = {"error": "bad", "warning": "warn", "note": "quiet"}
 
 
-def render(report: Report, *, verbose: bool = False, color: bool = False) -> str:
+def render(report: Report | Lint, *, verbose: bool = False, color: bool = False) -> str:
     """The whole screen."""
-    sections = [
+    sections = _of_lint(report, verbose, color) if isinstance(report, Lint) else _of_model(report, verbose, color)
+    text = "\n\n".join("\n".join(lines) for lines in sections if lines)
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def _of_model(report: Report, verbose: bool, color: bool) -> list[list[str]]:
+    return [
         list(_heading(report)),
         [f"{phrases.paint(report.verdict, _VERDICT_STYLE[report.verdict], color)}   {report.summary}"],
         _op_table(report, verbose),
         list(_plan_lines(report, verbose)),
         list(_findings(report, verbose, color)),
+        list(_training(report, verbose)),
         list(_verification(report, verbose, color)),
         list(_next(report)),
     ]
-    text = "\n\n".join("\n".join(lines) for lines in sections if lines)
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def _of_lint(report: Lint, verbose: bool, color: bool) -> list[list[str]]:
+    notes = [line for note in report.notes for line in _wrapped(f"note: {note}", "  ")]
+    return [
+        [*_wrapped(f"{report.tool}  lint {phrases.scripts(report)}", "  "), *notes],
+        [report.summary],
+        list(_findings(report, verbose, color)),
+    ]
 
 
 def _heading(report: Report) -> Iterator[str]:
@@ -81,7 +97,7 @@ def _plan_lines(report: Report, verbose: bool) -> Iterator[str]:
         )
 
 
-def _findings(report: Report, verbose: bool, color: bool) -> Iterator[str]:
+def _findings(report: Report | Lint, verbose: bool, color: bool) -> Iterator[str]:
     """What is open with its evidence and remedy, then a line for each that the plan resolved or the user suppressed."""
     found = findings.entries(report, "open", verbose)
     shown, more = (found, "") if verbose else findings.within(found, _OPEN_LINES)
@@ -100,11 +116,11 @@ def _findings(report: Report, verbose: bool, color: bool) -> Iterator[str]:
     yield from _done(report, verbose)
 
 
-def _done(report: Report, verbose: bool) -> Iterator[str]:
+def _done(report: Report | Lint, verbose: bool) -> Iterator[str]:
     """What the plan resolved; verbose: also what the user suppressed, which the summary counts."""
     done = findings.entries(report, "resolved", verbose)
     shown, more = (done, "") if verbose else findings.within(done, _RESOLVED_LINES, detailed=False)
-    if shown:
+    if shown and isinstance(report, Report):
         yield f"resolved by the plan, which keeps these in {report.plan.high}:"
     for each in shown:
         yield from _wrapped(f"  {each.location}: {each.rule}  {each.text}", "    ")
@@ -122,6 +138,23 @@ def _details(entry: findings.Entry) -> Iterator[str]:
         yield from _wrapped(f"  evidence: {entry.evidence}", "    ")
     if entry.fix:
         yield from _wrapped(f"  fix: {entry.fix}", "    ")
+
+
+def _training(report: Report, verbose: bool) -> Iterator[str]:
+    if report.training is None:
+        return
+    from precision_audit.report import training  # needs torch, which a lint does without
+
+    yield training.title(report)
+    table = [training.header(report), *training.rows(report)]
+    yield from tabulate(table, tablefmt="plain", disable_numparse=True).splitlines()
+    for remark in training.remarks(report):
+        yield from _wrapped(remark, "  ")
+    if any(finding.rule in _SCALE_RULES and finding.open for finding in report.findings) or verbose:
+        yield from training.loop(report)
+    if verbose:
+        rows = [training.tensor_header(report), *training.tensor_rows(report)]
+        yield from tabulate(rows, tablefmt="plain", disable_numparse=True).splitlines()
 
 
 def _verification(report: Report, verbose: bool, color: bool) -> Iterator[str]:

@@ -1,9 +1,10 @@
 """The report as JSON, version 1: the names of `records.py`, every record whole but for `Report.facts`.
 
-Takes a `Report`; gives JSON that any parser accepts: a number that JSON cannot hold is one of the strings "inf",
-"-inf", "nan". A record is an object; pairs whose first half is a name (`versions`, `tolerances`, `symbols`,
-`attributes`, …) are one object with those names as keys; other tuples are arrays. `read` gives the same report back,
-`schema` the JSON Schema. All three follow the type hints of the records, so that they cannot disagree.
+Takes a `Report`, or a `Lint`, whose findings have the same fields; gives JSON that any parser accepts: a number that
+JSON cannot hold is one of the strings "inf", "-inf", "nan". A record is an object; pairs whose first half is a name
+(`versions`, `tolerances`, `symbols`, `attributes`, …) are one object with those names as keys; other tuples are arrays.
+`read` gives the same report back, `schema` the JSON Schema. All three follow the type hints of the records, so that
+they cannot disagree.
 
 The version rises when a field is renamed or removed or its meaning changes; a reader must accept fields that it does
 not know. Source files under the working directory are written relative to it.
@@ -20,7 +21,7 @@ import typing
 from typing import Any, Literal, get_args, get_origin
 
 from precision_audit import records
-from precision_audit.records import InputError, Report, Source, Suppression
+from precision_audit.records import InputError, Lint, Report, Source, Suppression
 from precision_audit.report import phrases
 
 SUFFIXES = (".json",)
@@ -37,9 +38,9 @@ _PLAIN: dict[Any, dict[str, Any]] = {
 }
 
 
-def render(report: Report, *, verbose: bool = False, color: bool = False) -> str:
+def render(report: Report | Lint, *, verbose: bool = False, color: bool = False) -> str:
     """The whole report, whatever `verbose`; keys in the order of the records, two spaces of indentation."""
-    return json.dumps(_encoded(report, Report), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+    return json.dumps(_encoded(report, type(report)), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
 def read(text: str) -> Report:
@@ -60,15 +61,15 @@ def read(text: str) -> Report:
     return decoded
 
 
-def schema() -> dict[str, Any]:
+def schema(record: type[Report] | type[Lint] = Report) -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of what `render` writes."""
-    names = _reachable(Report)
-    definitions = {name: _object_schema(getattr(records, name)) for name in sorted(names - {"Report"})}
-    top = _object_schema(Report)
+    names = _reachable(record)
+    definitions = {name: _object_schema(getattr(records, name)) for name in sorted(names - {record.__name__})}
+    top = _object_schema(record)
     top["properties"]["schema"] = {"const": SCHEMA_VERSION}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "precision-audit report",
+        "title": f"precision-audit {record.__name__.lower()}",
         **top,
         "$defs": definitions,
     }

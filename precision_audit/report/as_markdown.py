@@ -1,15 +1,15 @@
 """The report as a comment on a pull request: about fifteen lines, the plan folded away.
 
-Takes a `Report`; gives GitHub's Markdown: verdict, errors against limits, linears eligible, swapped and refused,
-findings with their lines, the plan in a `<details>` block, digests, and the command that reproduces it. Text from the
-model (names, messages) is escaped, so that no name can change the layout.
+Takes a `Report`, or a `Lint`; gives GitHub's Markdown: verdict, errors against limits, linears eligible, swapped and
+refused, findings with their lines, the plan in a `<details>` block, digests, and the command that reproduces it. Text
+from the model (names, messages) is escaped, so that no name can change the layout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from precision_audit.records import Report
+from precision_audit.records import Lint, Report
 from precision_audit.report import findings, phrases, tables
 
 SUFFIXES = (".md", ".markdown")
@@ -21,11 +21,15 @@ _ESCAPES = str.maketrans({**{mark: f"\\{mark}" for mark in "\\`*_[]~#"}, "<": "&
 _DIGEST_SHOWN = len("sha256:") + 12
 
 
-def render(report: Report, *, verbose: bool = False, color: bool = False) -> str:
+def render(report: Report | Lint, *, verbose: bool = False, color: bool = False) -> str:
     """The comment; `verbose` lists every op and finding, `color` changes nothing here."""
+    if isinstance(report, Lint):
+        blocks = [list(_of_lint(report)), list(_findings(report, verbose)), list(_done(report, verbose))]
+        return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
     blocks = [
         list(_heading(report)),
         list(_verification(report, verbose)),
+        list(_training(report)),
         list(_linears(report)),
         list(_findings(report, verbose)),
         list(_done(report, verbose)),
@@ -33,6 +37,12 @@ def render(report: Report, *, verbose: bool = False, color: bool = False) -> str
         list(_provenance(report)),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _of_lint(report: Lint) -> Iterator[str]:
+    yield f"### {_MARKS['NOT READY' if report.findings else 'READY']} precision-audit lint"
+    yield f"{_escaped(phrases.scripts(report))} · {_escaped(report.summary)}"
+    yield from (f"> {_escaped(note)}" for note in report.notes)
 
 
 def _heading(report: Report) -> Iterator[str]:
@@ -56,6 +66,21 @@ def _verification(report: Report, verbose: bool) -> Iterator[str]:
         yield from (f"> {_escaped(remark)}" for remark in tables.remarks(report))
 
 
+def _training(report: Report) -> Iterator[str]:
+    if report.training is None:
+        return
+    from precision_audit.report import training  # needs torch, which a lint does without
+
+    yield f"<details><summary>{_escaped(training.title(report))}</summary>"
+    yield ""
+    yield from _table(training.header(report), training.rows(report))
+    yield ""
+    yield from (f"- {_escaped(remark)}" for remark in training.remarks(report))
+    if loop := training.loop(report):
+        yield from ("", "```python", *loop[1:], "```")
+    yield "</details>"
+
+
 def _linears(report: Report) -> Iterator[str]:
     swaps, refusals = report.plan.swaps, report.plan.refusals
     if not swaps and not refusals:
@@ -73,7 +98,7 @@ def _linears(report: Report) -> Iterator[str]:
     )
 
 
-def _findings(report: Report, verbose: bool) -> Iterator[str]:
+def _findings(report: Report | Lint, verbose: bool) -> Iterator[str]:
     found = findings.entries(report, "open", verbose)
     shown = found if verbose else found[:_FINDINGS_SHOWN]
     for each in shown:
@@ -85,7 +110,7 @@ def _findings(report: Report, verbose: bool) -> Iterator[str]:
         yield f"- and {findings.counted(found[len(shown) :])} more"
 
 
-def _done(report: Report, verbose: bool) -> Iterator[str]:
+def _done(report: Report | Lint, verbose: bool) -> Iterator[str]:
     """What the plan resolved and what the user suppressed, folded away."""
     done = [each for state in ("resolved", "suppressed") for each in findings.entries(report, state, verbose)]
     if not done:

@@ -1,9 +1,9 @@
 """Findings as the reports show them: what is open first, alike ones as one, what the plan resolved in a line each.
 
-Takes a `Report`; gives `Entry` records in the order in which they are shown. Unless verbose, findings with the same
-text are one entry whatever their op, and so are those of one line of the user's that differ by numbers only (repeated
-layers): then the one with the largest number stands for all, and is said to. Never drops anything silently: what
-`within` leaves out is counted.
+Takes a `Report`, or a `Lint`; gives `Entry` records in the order in which they are shown. Unless verbose, findings with
+the same text are one entry whatever their op, and so are those of one line of the user's that differ by numbers only
+(repeated layers): then the one with the largest number stands for all, and is said to. Never drops anything silently:
+what `within` leaves out is counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from precision_audit.records import Finding, Report
+from precision_audit.records import Finding, Lint, Report
 from precision_audit.report import phrases
 
 State = Literal["open", "resolved", "suppressed"]
@@ -41,7 +41,7 @@ class Entry:
     count: int = 1
 
 
-def entries(report: Report, state: State, verbose: bool = False) -> list[Entry]:
+def entries(report: Report | Lint, state: State, verbose: bool = False) -> list[Entry]:
     """The findings of one state, worst first, then by place."""
     labels = _labels(report)
     groups: dict[tuple[object, ...], list[Finding]] = {}
@@ -81,7 +81,9 @@ def _state(finding: Finding) -> State:
     return "resolved" if finding.resolved else "open"
 
 
-def _labels(report: Report) -> dict[str, str]:
+def _labels(report: Report | Lint) -> dict[str, str]:
+    if isinstance(report, Lint):
+        return {}
     from precision_audit.report import tables
 
     return tables.op_labels(report)
@@ -108,13 +110,14 @@ def _without_name(finding: Finding, labels: dict[str, str]) -> str:
     return finding.message.removeprefix(f"{_name(finding, labels)}: ") + against
 
 
-def _entry(members: Sequence[Finding], labels: dict[str, str], report: Report, verbose: bool) -> Entry:
+def _entry(members: Sequence[Finding], labels: dict[str, str], report: Report | Lint, verbose: bool) -> Entry:
     first = max(members, key=_size)
     name = phrases.names([_name(each, labels) for each in members if _name(each, labels)], _NAMES_WIDTH)
     text = f"{name}: {_without_name(first, labels)}" if name else _without_name(first, labels)
     places = {phrases.location(each.source, "") for each in members}
     otherwise = f"module {name}" if first.module else f"op {name}" if name else "model"
-    detailed = verbose or first.severity != "note"
+    is_lint = isinstance(report, Lint)
+    detailed = verbose or first.severity != "note" or is_lint
     return Entry(
         location=phrases.location(first.source, otherwise) + (f" (+{len(places) - 1})" if len(places) > 1 else ""),
         rule=first.rule,
@@ -123,18 +126,18 @@ def _entry(members: Sequence[Finding], labels: dict[str, str], report: Report, v
         text=text,
         fix=first.remedy,
         state=_state(first),
-        code=first.source.text.strip() if detailed and first.op and first.source else "",
+        code=first.source.text.strip() if detailed and (first.op or is_lint) and first.source else "",
         evidence=_evidence(first, verbose) if detailed else "",
         verdict=_verdict(first, report),
         count=len(members),
     )
 
 
-def _verdict(finding: Finding, report: Report) -> str:
+def _verdict(finding: Finding, report: Report | Lint) -> str:
     if finding.suppression is not None:
         where = f"{phrases.path(finding.suppression.file)}:{finding.suppression.line}"
         return f"suppressed at {where}: {finding.suppression.reason or 'no reason given'}"
-    return f"kept {report.plan.high} by the plan" if finding.resolved else ""
+    return f"kept {report.plan.high} by the plan" if finding.resolved and isinstance(report, Report) else ""
 
 
 def _evidence(finding: Finding, verbose: bool) -> str:

@@ -11,10 +11,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from precision_audit.records import Op, Source
+from precision_audit.records import Lint, Op, Source
 
 NOTHING_RUN = "no input was run, so confidence is low: findings rest on weights, constants and shapes alone (PROVED)"
 
+_FILES_NAMED = 3  # more are counted
 _STYLES = {"good": "32", "bad": "31;1", "warn": "33", "quiet": "2", "strong": "1"}  # ANSI SGR codes
 _INDEX = re.compile(r"(?<![^./])\d+(?![^./])")  # a whole component of a module path: the 3 of layers.3.fc1
 
@@ -50,6 +51,13 @@ def size(count: int) -> str:
 
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def scripts(lint: Lint) -> str:
+    """`train.py: 1 training loop`; `12 files: no training loop found`."""
+    few = len(lint.files) <= _FILES_NAMED
+    files = ", ".join(path(each) for each in lint.files) if few else count(len(lint.files), "file")
+    return f"{files}: {count(lint.loops, 'training loop') if lint.loops else 'no training loop found'}"
 
 
 def path(file: str) -> str:

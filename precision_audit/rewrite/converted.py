@@ -122,6 +122,10 @@ class Converted(nn.Module):
         """The flat inputs of the present graph for a call with `args` and `kwargs`."""
         return self._flatten(self._side.in_spec, args, dict(kwargs))
 
+    def unflatten(self, flat: Sequence[Any]) -> Any:
+        """The output as the original nests it, from the flat results of the present graph."""
+        return pytree.tree_unflatten(list(flat), self._side.out_spec)
+
     def _flatten(self, in_spec: pytree.TreeSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         flat, spec = pytree.tree_flatten((args, kwargs))
         if spec == in_spec:

@@ -4,7 +4,8 @@ A rule is one file `pa501_unused_rule.py` here with
 
     a docstring      first line `PA501 title`; then what it does, why it is a hazard, what to do, references
     bad(), good()    an `Example` each: one the rule condemns, the guilty line marked `# PA501`, and one it does not
-    check(context)   yields `Finding`s, best made by `found`
+    check(context)   yields `Finding`s about a model, best made by `found`
+    lint(script)     yields `Finding`s about the text of a training script: see `scripts`; a file has either or both
 
 Adding a file adds a rule. A rule reads records only, changes nothing, and must say the same of the same input. The
 policy's `hazards` set its severity or turn it off; that happens here, once, for all of them. Of a rule that is turned
@@ -14,18 +15,13 @@ others and reads in `context.told` what they found.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import importlib
-import pkgutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from precision_audit.formats import FORMATS, Format
-from precision_audit.policy.match import Match, Matcher
 from precision_audit.records import (
     NO_FACTS,
     Beside,
@@ -46,10 +42,17 @@ from precision_audit.records import (
     Swap,
     Tensor,
 )
+from precision_audit.rules.listing import code_of, codes, module, nearest_code, offers
 from precision_audit.suppressions import suppressed
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from precision_audit.formats import Format
+    from precision_audit.policy.match import Match, Matcher
+
+__all__ = ["Context", "Example", "HazardRule", "code_of", "codes", "findings", "fingerprint", "found",
+           "found_in_policy", "listed", "module", "nearest_code", "offers", "runs", "title"]  # fmt: skip
 
 _LOW_FAMILIES = ("PA1", "PA2", "PA3")  # what happens in the low format: nothing, where no op may run in it
 
@@ -81,6 +84,8 @@ class Context:
     @property
     def low(self) -> Format:
         """The low format with its limits."""
+        from precision_audit.formats import FORMATS
+
         return FORMATS[self.policy.low]
 
     @cached_property
@@ -144,6 +149,8 @@ class Example:
     args: tuple[Any, ...]
     policy: str = "bf16-inference"
     dynamic_shapes: Any = None
+    loss: Callable[[Any], Any] | None = None
+    optimizer: Callable[..., Any] | None = None
 
 
 class HazardRule(Protocol):
@@ -161,17 +168,14 @@ class HazardRule(Protocol):
 @cache
 def listed() -> Mapping[str, HazardRule]:
     """Every rule by its code, sorted."""
-    names = sorted(entry.name for entry in pkgutil.iter_modules(__path__) if entry.name.startswith("pa"))
-    return MappingProxyType(
-        {code_of(name): cast(HazardRule, importlib.import_module(f"{__name__}.{name}")) for name in names}
-    )
+    return MappingProxyType({code: cast(HazardRule, module(code)) for code in codes()})
 
 
 def findings(context: Context) -> tuple[Finding, ...]:
     """What all rules say, with the severities the policy wants and the user's suppressions, sorted by rule, op and
     message."""
     policy = context.policy
-    able = [(code, rule) for code, rule in listed().items() if runs(code, policy)]
+    able = [(code, rule) for code, rule in listed().items() if offers(code, "check") and runs(code, policy)]
     first = (
         each
         for _, rule in able
@@ -216,28 +220,6 @@ def _spared(made: Iterable[Finding], context: Context) -> Iterator[Finding]:
 
 def _last(rule: HazardRule) -> bool:
     return bool(getattr(rule, "LAST", False))
-
-
-def codes() -> tuple[str, ...]:
-    """The codes of all rules, sorted."""
-    return tuple(listed())
-
-
-def nearest_code(wrong: str) -> str:
-    """The code that was probably meant: one of the same family, by its letters, then by its number."""
-    asked = wrong.upper()
-
-    def near(code: str) -> tuple[bool, float, int]:
-        number = int(asked[2:]) if asked[2:].isdigit() else 0
-        alike = difflib.SequenceMatcher(None, asked, code).ratio()
-        return (asked[:3] != code[:3], -alike, abs(int(code[2:]) - number))
-
-    return min(codes(), key=near)
-
-
-def code_of(module_name: str) -> str:
-    """`PA501` of `precision_audit.rules.pa501_unused_rule`."""
-    return module_name.rpartition(".")[2].partition("_")[0].upper()
 
 
 def title(code: str) -> str:

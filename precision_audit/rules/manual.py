@@ -18,7 +18,6 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import cast
 
 from precision_audit import rules
 from precision_audit.records import InputError
@@ -34,16 +33,20 @@ FAMILIES: Mapping[str, str] = {
 }
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
 
+_BOTH = ("bad", "good")
 _SEVERITIES = ("error", "warning", "note")
 
 
 def page(asked: str) -> str:
     """Manual of one rule, with the examples that the tests execute."""
     code = _code(asked)
-    module = cast(ModuleType, rules.listed()[code])
-    facts = f"family: {family(code)}; severity: {severity(code) or 'as the case is'}; `hazards: {{{code}: …}}` sets it"
-    bad, good = (textwrap.indent(inspect.getsource(getattr(module, name)).rstrip(), "    ") for name in ("bad", "good"))
-    shared = _shared(module, ("bad", "good"))
+    module = rules.module(code)
+    of_models = rules.offers(code, "check")
+    told = f"`hazards: {{{code}: …}}` sets it" if of_models else "found by `precision-audit lint`"
+    facts = f"family: {family(code)}; severity: {severity(code) or 'as the case is'}; {told}"
+    texts = (inspect.getsource(getattr(module, name)) if of_models else getattr(module, name)().text for name in _BOTH)
+    bad, good = (textwrap.indent(text.strip("\n"), "    ") for text in texts)
+    shared = _shared(module, _BOTH) if of_models else ""
     parts = [
         f"{(module.__doc__ or '').strip()}\n\n({facts})",
         f"bad, what it finds:\n\n{bad}",
@@ -62,7 +65,7 @@ def severity(code: str) -> str:
     """The severities that the rule may speak with, worst first: those that its file names, or a file of this folder
     that it builds on and that is no rule. "" where there are none."""
     said: set[str] = set()
-    files = [cast(ModuleType, rules.listed()[code]).__name__]
+    files = [rules.module(code).__name__]
     for name in files:
         tree = ast.parse(inspect.getsource(importlib.import_module(name)))
         said |= {
@@ -76,7 +79,7 @@ def severity(code: str) -> str:
 
 def rows() -> list[tuple[str, str, str, str]]:
     """Code, title, family and severities of every rule, by code."""
-    return [(code, rules.title(code), family(code), severity(code)) for code in rules.listed()]
+    return [(code, rules.title(code), family(code), severity(code)) for code in rules.codes()]
 
 
 def markdown() -> str:

@@ -16,6 +16,8 @@ from precision_audit.records import Evidence, Finding, Op, Range
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.reach import STATE, Reach, base
 
+_OVERWRITE = frozenset({"copy", "copy_", "fill", "fill_", "zero", "zero_", "normal", "uniform", "bernoulli"})
+
 
 def check(context: Context) -> Iterator[Finding]:
     reach = Reach(context)
@@ -24,8 +26,17 @@ def check(context: Context) -> Iterator[Finding]:
         if not spoiled or any(_nans(context, operand.value) for operand in op.operands):
             continue
         seen = context.ranges[spoiled[0]]
-        culprit = next(reach.first_uses(spoiled[0]), op) if op.kind in STATE else op
-        yield _finding(context, culprit, spoiled[0], seen)
+        uses = [use for use in reach.first_uses(spoiled[0]) if not _overwrites(use, spoiled[0])]
+        if op.kind in STATE and uses:
+            yield _finding(context, uses[0], spoiled[0], seen)
+        elif op.kind not in STATE:
+            yield _finding(context, op, spoiled[0], seen)
+
+
+def _overwrites(op: Op, value: str) -> bool:
+    """Whether the op writes over the whole value without reading it."""
+    reads = [operand.argument for operand in op.operands if operand.value == value]
+    return op.op in _OVERWRITE and reads == [op.mutates]
 
 
 def _nans(context: Context, value: str) -> int:

@@ -2,7 +2,7 @@
 
 What it does: reports a comment `# precision-audit: ignore[…]` that silences nothing: no finding of these rules on its
 line, a code that no rule has, or no code at all. Only code that was audited is judged, and only rules that could speak
-under this policy and with this evidence.
+under this policy and with this evidence; in a lint of scripts, only rules about scripts.
 Why it is a hazard: it looks like a risk that somebody weighed and accepted. Once the line has changed it is none, and
 it would silence the next finding there, which nobody has weighed.
 What to do: remove the comment, or move it to the line of the finding (its own line, or alone on the line above).
@@ -12,15 +12,18 @@ References: the same check on other linters' comments, such as ruff's RUF100 and
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from precision_audit.records import Evidence, Finding, Severity, Source, Suppression
-from precision_audit.rules import Context, Example, codes, found, nearest_code, runs
+from precision_audit.rules import Context, Example, codes, found, nearest_code, offers, runs
 
 if TYPE_CHECKING:
     import torch
+
+    from precision_audit.script import Script
 
 LAST = True  # judges by what the other rules found
 
@@ -28,18 +31,36 @@ _SEEN_ONLY = ("PA1", "PA2")  # families whose findings rest on what was run
 
 
 def check(context: Context) -> Iterator[Finding]:
+    under = f" under policy {context.policy.name}"
+    judged = partial(_can_be_judged, context=context)
     for each in context.facts.suppressions:
-        if not each.codes:
+        yield from _of(each, context.told, judged, under)
+
+
+def lint(script: Script) -> Iterator[Finding]:
+    def judged(code: str) -> bool:
+        meant = [known for known in codes() if known.startswith(code)]
+        return all(offers(known, "lint") and not offers(known, "check") for known in meant)
+
+    for each in script.suppressions:
+        yield from _of(each, script.told, judged, "")
+
+
+def _of(
+    suppression: Suppression, told: tuple[Finding, ...], judged: Callable[[str], bool], under: str
+) -> Iterator[Finding]:
+    if not suppression.codes:
+        fix = "write ignore[PA203], with the rule's code"
+        yield _finding(suppression, "warning", "the suppression names no rule", fix)
+    for code in suppression.codes:
+        if not any(known.startswith(code) for known in codes()):
+            hint = f"did you mean {nearest_code(code)}?"
+            yield _finding(suppression, "warning", f"no rule begins with {code}; {hint}", "mend the code", code)
+        elif judged(code) and not _used(suppression, code, told):
+            message = f"nothing to suppress: no {code} on this line{under}"
             yield _finding(
-                each, "warning", "the suppression names no rule", "write ignore[PA203], with the rule's code"
+                suppression, "note", message + _elsewhere(suppression, code, told), "remove the comment", code
             )
-        for code in each.codes:
-            if not any(known.startswith(code) for known in codes()):
-                hint = f"did you mean {nearest_code(code)}?"
-                yield _finding(each, "warning", f"no rule begins with {code}; {hint}", "mend the code", code)
-            elif _can_be_judged(code, context) and not _used(each, code, context):
-                message = f"nothing to suppress: no {code} on this line under policy {context.policy.name}"
-                yield _finding(each, "note", message + _elsewhere(each, code, context), "remove the comment", code)
 
 
 def bad() -> Example:
@@ -72,20 +93,20 @@ def good() -> Example:
     return Example(Net(), (torch.randn(2, 8),))
 
 
-def _used(suppression: Suppression, code: str, context: Context) -> bool:
-    return any(finding.rule.startswith(code) for finding in _told(suppression, context, suppression.target))
+def _used(suppression: Suppression, code: str, told: tuple[Finding, ...]) -> bool:
+    return any(finding.rule.startswith(code) for finding in _told(suppression, told, suppression.target))
 
 
-def _elsewhere(suppression: Suppression, code: str, context: Context) -> str:
+def _elsewhere(suppression: Suppression, code: str, told: tuple[Finding, ...]) -> str:
     """The nearest line of the same file that does have such a finding."""
-    lines = {f.source.line for f in _told(suppression, context) if f.source and f.rule.startswith(code)}
+    lines = {f.source.line for f in _told(suppression, told) if f.source and f.rule.startswith(code)}
     near = min(lines, key=lambda line: abs(line - suppression.target), default=0)
     return f"; line {near} has one" if near else ""
 
 
-def _told(suppression: Suppression, context: Context, line: int = 0) -> Iterator[Finding]:
+def _told(suppression: Suppression, told: tuple[Finding, ...], line: int = 0) -> Iterator[Finding]:
     """What was found in the comment's file, or on one line of it."""
-    for finding in context.told:
+    for finding in told:
         source = finding.source
         if source and os.path.abspath(source.file) == suppression.file and line in (0, source.line):
             yield finding
@@ -96,7 +117,8 @@ def _can_be_judged(code: str, context: Context) -> bool:
     off = {name for name, word in context.policy.hazards if word == "off"}
     meant = [known for known in codes() if known.startswith(code)]
     blind = not context.facts.batches and any(known.startswith(_SEEN_ONLY) for known in meant)
-    return not blind and all(runs(known, context.policy) and known not in off for known in meant)
+    able = (offers(known, "check") and runs(known, context.policy) and known not in off for known in meant)
+    return not blind and all(able)
 
 
 def _finding(suppression: Suppression, severity: Severity, message: str, remedy: str, code: str = "") -> Finding:

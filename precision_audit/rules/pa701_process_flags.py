@@ -1,7 +1,8 @@
 """PA701 process flags that weaken sums
 
 What it does: reports flags of the auditing process under which products are summed in less than fp32: reductions of
-split sums in the low format and fp16 accumulators on CUDA, and fp32 products computed from bf16 parts.
+split sums in the low format and fp16 accumulators on CUDA, and fp32 products computed from bf16 parts on a CPU (on CUDA
+the same setting means TF32, which PA703 reports).
 Why it is a hazard: none of it is in the graph. A sum of K products in an fp16 accumulator loses half of its digits by
 K = 1000 and overflows where the result would not; what the policy keeps in fp32 is not fp32.
 What to do: set the flag in the process that runs the model, or in the policy's `environment:`.
@@ -14,12 +15,13 @@ from collections.abc import Iterator
 from math import sqrt
 
 from precision_audit import ops
-from precision_audit.analyse.flags import FP16_SUMS, FP32_PRODUCTS, REDUCED_BF16, REDUCED_FP16
+from precision_audit.analyse.flags import CPU_MATMUL, FP16_SUMS, FP32_PRODUCTS, REDUCED_BF16, REDUCED_FP16
 from precision_audit.records import Evidence, Finding, Op, Severity
 from precision_audit.rules import Context, Example, found
 from precision_audit.verify.limits import limit
 
 _PRODUCTS = ("matmul", "conv")
+_MEDIUM = ((FP32_PRODUCTS, "medium"), (CPU_MATMUL, "bf16"))  # either makes bf16 parts of fp32 products on a CPU
 _DEEP = 2048  # products in one sum, from which on CUDA libraries split it
 
 
@@ -38,9 +40,10 @@ def check(context: Context) -> Iterator[Finding]:
             yield _sums_in_fp16(context, op, depth)
         elif depth >= _DEEP:
             yield _reduced(name, format, op, depth)
-    kept = _kept(context)
-    if kept is not None and on.get(FP32_PRODUCTS) == "medium" and "fp32_precision" not in set_by_policy:
-        yield _medium(kept)
+    medium = next((f"{name} is {on[name]}" for name, value in _MEDIUM if on.get(name) == value), "")
+    kept = _kept(context) if medium and not cuda and "fp32_precision" not in set_by_policy else None
+    if kept is not None:
+        yield _medium(kept, medium)
 
 
 def _reduced(name: str, format: str, op: Op, depth: int) -> Finding:
@@ -71,14 +74,16 @@ def _sums_in_fp16(context: Context, op: Op, depth: int) -> Finding:
     )
 
 
-def _medium(op: Op) -> Finding:
+def _medium(op: Op, said: str) -> Finding:
     return found(
         __name__,
         "warning",
         op,
         f"{op.op} is kept in fp32 → this process lets fp32 products be computed from bf16 parts (8 bits)",
-        Evidence("PROVED", f"{FP32_PRODUCTS} is medium in this process"),
-        remedy='torch.set_float32_matmul_precision("highest")',
+        Evidence("PROVED", f"{said} in this process"),
+        remedy='torch.set_float32_matmul_precision("highest")'
+        if said.startswith(FP32_PRODUCTS)
+        else f'{CPU_MATMUL} = "ieee"',
         of=FP32_PRODUCTS,
     )
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from precision_audit.analyse.training.optimizers import Factory
 from precision_audit.capture import Captured, set_mode
 from precision_audit.capture.containers import without_cache
 from precision_audit.plain import as_cast
 from precision_audit.planning import Planned
-from precision_audit.records import Hardware, InputError, Mode, Policy, Verification
+from precision_audit.records import NO_FACTS, Facts, Hardware, InputError, Mode, Policy, Verification
 from precision_audit.report.provenance import emulated
 from precision_audit.rewrite import rewrite, unchanged
 from precision_audit.rewrite.converted import Converted
@@ -27,7 +28,28 @@ from precision_audit.verify.device_shapes import check_shapes
 from precision_audit.verify.eager import against_eager, follows_example, named_path
 from precision_audit.verify.limits import limit
 from precision_audit.verify.runs import Batch
-from precision_audit.verify.training_steps import OptimizerFactory, training_steps
+from precision_audit.verify.training_steps import training_steps
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """What gradients descend from, what moves the weights and how often, and what analysis learned of both."""
+
+    loss: Callable[[Any], torch.Tensor] | None = None
+    optimizer: Factory | None = None
+    steps: int = 3
+    facts: Facts = NO_FACTS
+
+    @property
+    def custom(self) -> bool:
+        """Whether hand-written gradients are missing from the capture, which PA309 says."""
+        return any(each.difference for each in self.facts.functions)
+
+    @property
+    def scale(self) -> float | None:
+        """The loss scale that training evidence recommends for fp16, None without one."""
+        found = self.facts.training.scale if self.facts.training else None
+        return found.recommended if found is not None and found.format == "fp16" and found.fits else None
 
 
 def compare(
@@ -38,16 +60,13 @@ def compare(
     policy: Policy,
     hardware: Hardware,
     batches: Sequence[Batch],
-    loss: Callable[[Any], torch.Tensor] | None,
+    teaching: Teaching,
     signature: inspect.Signature | None,
-    custom: bool = False,
-    optimizer: OptimizerFactory | None = None,
-    steps: int = 3,
-    scale: float | None = None,
 ) -> Verification:
     """Run and judge. The reference is the captured graph, which was compared with eager first; that its gradients are
-    others is no refusal where `custom` ones are known to be missing from it. In training, with a loss or an optimizer,
-    `steps` training steps follow, in fp16 under the loss `scale`."""
+    others is no refusal where hand-written ones are known to be missing from it. In training, with a loss or an
+    optimizer, training steps follow."""
+    loss, optimizer, steps = teaching.loss, teaching.optimizer, teaching.steps
     mode = policy.mode
     main = {mode: captures[mode]}
     reference = unchanged(main, signature=signature)
@@ -70,12 +89,12 @@ def compare(
             tolerance=limit(policy, "relative_l2", "") or 0,
         ),
         shapes_check=(lambda: check_shapes(converted, *batches[0], mode=plan.mode)) if plan.swaps else None,
-        captured_against_eager=_eager(original, reference, captures[mode], batches[0], mode, custom),
+        captured_against_eager=_eager(original, reference, captures[mode], batches[0], mode, teaching.custom),
         emulated=emulated(plan),
     )
     if mode != "training" or (loss is None and optimizer is None):
         return found
-    learned = training_steps(reference, converted, plain, batches, policy, loss, optimizer, steps, scale=scale)
+    learned = training_steps(reference, converted, plain, batches, policy, loss, optimizer, steps, scale=teaching.scale)
     return replace(found, steps=learned, passed=found.passed and learned.passed)
 
 

@@ -25,13 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from precision_audit.analyse.training.optimizers import Factory, made
 from precision_audit.records import InputError, Policy, Step, Steps
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.draws import Draws
 from precision_audit.verify.measures import gradient_figure, largest_rms, measure
 from precision_audit.verify.runs import LOSS_SCALES, Batch, Conditions, flatten, norms_of, scalar, trainable
-
-OptimizerFactory = Callable[..., torch.optim.Optimizer]
 
 _BACK_OFF = 0.5  # GradScaler's, after an update that was left out
 _OTHER_SEED = 7919  # far from the seeds of the steps
@@ -44,7 +43,7 @@ def training_steps(
     batches: Sequence[Batch],
     policy: Policy,
     loss: Callable[[Any], Tensor] | None = None,
-    optimizer: OptimizerFactory | None = None,
+    optimizer: Factory | None = None,
     steps: int = 3,
     seed: int = 0,
     scale: float | None = None,
@@ -90,7 +89,7 @@ class _Course:
 
     batches: Sequence[Batch]
     loss: Callable[[Any], Tensor] | None
-    optimizer: OptimizerFactory | None
+    optimizer: Factory | None
     count: int
     seed: int
     name: str = ""  # of the optimizer
@@ -109,7 +108,7 @@ class _Trainee:
         self._model = copy.deepcopy(model).train()
         self._parameters = trainable(self._model)
         self._unique = list({id(each): each for each in self._parameters.values()}.values())
-        self._optimizer = _made(course.optimizer, self._unique) if course.optimizer else None
+        self._optimizer = made(course.optimizer, self._model)[0] if course.optimizer else None
         if self._optimizer is not None:
             course.name = type(self._optimizer).__name__
         self._scale = (scale or LOSS_SCALES[0]) if low else 1.0
@@ -151,12 +150,12 @@ class _Trainee:
         search = not self._settled and math.isfinite(float(total.detach()))
         while True:
             found = torch.autograd.grad(total * self._scale, self._unique, allow_unused=True, retain_graph=search)
-            made = [
+            scaled = [
                 torch.zeros_like(p) if each is None else _dense(each) / self._scale
                 for p, each in zip(self._unique, found, strict=True)
             ]
-            if not search or self._scale <= LOSS_SCALES[-1] or all(bool(torch.isfinite(each).all()) for each in made):
-                return made
+            if not search or self._scale <= LOSS_SCALES[-1] or all(bool(torch.isfinite(each).all()) for each in scaled):
+                return scaled
             self._scale = next(each for each in LOSS_SCALES if each < self._scale)
 
     def _named(self, gradients: list[Tensor]) -> dict[str, Tensor]:
@@ -243,22 +242,6 @@ def _lost(one: _Taken, other: _Taken) -> Iterator[str]:
         yield f"the loss of the converted model is {other.loss}"
     if one.finite and not other.finite:
         yield "a parameter of the converted model is not finite"
-
-
-def _made(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    made: Any = optimizer(parameters)
-    if not isinstance(made, torch.optim.Optimizer):
-        raise InputError(
-            f"optimizer returned a {type(made).__name__}; expected a torch.optim.Optimizer made of the parameters that "
-            "it is called with, such as lambda parameters: torch.optim.SGD(parameters, lr=1e-3)"
-        )
-    own = {id(each) for each in parameters}
-    if any(id(each) not in own for group in made.param_groups for each in group["params"]):
-        raise InputError(
-            f"optimizer {type(made).__name__} holds parameters of another model; expected it to be made of those that "
-            "it is called with: lambda parameters: torch.optim.SGD(parameters, lr=1e-3)"
-        )
-    return made
 
 
 def _dense(gradient: Tensor) -> Tensor:

@@ -59,11 +59,6 @@ CULPRITS: dict[str, tuple[str, ...]] = {
 
 # case → (policy to convert it under, what is needed before anything can be said of it)
 LATER: dict[str, tuple[str, str]] = {
-    "c51": ("bf16-training", "training: a counter stops after 256 steps"),
-    "c53": ("amp-cpu-fp16", "training: running statistics after a step"),
-    "c54": ("fp16-training", "training: the optimizer's eps"),
-    "c56": ("bf16-training", "training: the update against the weight's spacing"),
-    "c59": ("fp16-training", "training: gradients without loss scaling"),
     "c85": ("fp8-training-hopper", "fp8: sizes that scaled_mm refuses"),
     "c87": ("fp8-training-hopper", "fp8: one scale per tensor and an outlier"),
     "c88": ("fp8-training-hopper", "fp8: a cast without a scale"),
@@ -76,6 +71,16 @@ BACKWARD: dict[str, str] = {
     "c31": "bf16-training",
     "c33": "fp16-training",
     "c74": "amp-cpu-bf16",
+}
+
+# case → (policy to convert it under, rules that must speak, culprit's line). What fails is no output but a gradient,
+# an update or a buffer: `test_training_cases` has their tests.
+TRAINING: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "c51": ("bf16-training", ("PA605",), "self.count.add_(1.0)"),
+    "c53": ("amp-cpu-fp16", ("PA101", "PA606"), ""),  # nn.Sequential has no line of the user's
+    "c54": ("fp16-training", ("PA604",), "return torch.optim.Adam("),
+    "c56": ("bf16-training", ("PA603",), "return torch.optim.SGD("),
+    "c59": ("fp16-training", ("PA601",), "return self.b(torch.tanh(self.a(x)))"),
 }
 
 ALL_KEPT = frozenset({"c47", "c49", "c63", "c64", "c92"})
@@ -109,6 +114,8 @@ def naive_policy(name: str) -> str:
         return LATER[short(name)][0]
     if short(name) in BACKWARD:
         return BACKWARD[short(name)]
+    if short(name) in TRAINING:
+        return TRAINING[short(name)][0]
     if short(name) == "c83":  # its own converter, which is cast to bf16 module by module
         return "bf16-inference"
     return POLICIES.get(load(name).EXPECT["naive"], "")

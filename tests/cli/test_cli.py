@@ -170,7 +170,6 @@ def test_no_inputs_prints_the_command_that_fits(
         (["rule", "PA508"], ["no rule 'PA508'", "did you mean PA50", "list rules"]),
         (["rule", "unknwn op"], ["did you mean PA504, unknown op?"]),
         (["rule"], ["CODE"]),
-        (["lint", "train.py"], ["lint: not available in this version"]),
         (["net.py", "--select", "402"], ["--select 402", "PA402"]),
         (["net.py", "-o", "out.html"], ["-o out.html", "not available in this version"]),
         (["net.py", "-o", "out.pdf"], ["-o out.pdf", ".json"]),

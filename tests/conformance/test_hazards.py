@@ -228,3 +228,43 @@ def test_a_rule_turned_off_by_the_policy_does_nothing() -> None:
     everything = policy(rest="safe-in-fp16", low="fp16", more=f"hazards: {{{off}}}")
     found = made(model, (x,), everything, **CPU)
     assert "0/pow#0" in found.low and not kept_right(model, (x,), found)
+
+
+class Scratch(nn.Module):
+    """Memory that is written before it is read: handed out as it lies there, and a buffer of NaN."""
+
+    scratch: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.register_buffer("scratch", torch.full((4, 8), float("nan")), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(4, 16)
+        out[:, :8] = self.fc(x)
+        out[:, 8:] = x
+        self.scratch.copy_(x)
+        return torch.tanh(out)
+
+
+class Padded(nn.Module):
+    """Softmax over a row of padding is NaN, and is thrown away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        h = self.fc(x)
+        weights = (h @ h.transpose(-1, -2)).masked_fill(padding[:, None, :], float("-inf")).softmax(-1)
+        return (weights @ h).masked_fill(padding[..., None], 0.0)
+
+
+@pytest.mark.parametrize("policy", ["bf16-inference", "fp16-inference", "bf16-training", "fp16-training"])
+def test_uninitialised_memory_and_padding_are_not_blamed_for_nan(policy: str) -> None:
+    padding = torch.zeros(2, 5, dtype=torch.bool)
+    padding[1] = True
+    for model, args in ((Scratch(), (torch.randn(4, 8),)), (Padded(), (torch.randn(2, 5, 8), padding))):
+        report = pa.audit(model, args, policy=policy, device="cpu-amx", loss=lambda output: output.pow(2).sum())
+        assert [f"{each.rule}: {each.message}" for each in report.findings if each.severity != "note"] == []

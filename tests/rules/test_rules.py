@@ -15,26 +15,37 @@ from torch import nn
 from precision_audit import backends, hardware, policy, rules, suppressions
 from precision_audit.analyse import analyse
 from precision_audit.analyse.functions import functions
+from precision_audit.analyse.training import Lesson
 from precision_audit.capture import capture, private_copy, sources
 from precision_audit.decide import Decided, decide
 from precision_audit.records import Finding
 from precision_audit.rules.pa401_fp8_refused import _pads
 
+MODELS = [code for code in rules.codes() if rules.offers(code, "check")]  # the others: tests/script
 CODES = ["PA306", "PA401", "PA402", "PA501", "PA502", "PA503", "PA504", "PA505"]
 
 
-def _run(model: nn.Module, args: tuple[Any, ...], text: str, dynamic_shapes: Any = None) -> Decided:
+def _run(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    text: str,
+    dynamic_shapes: Any = None,
+    loss: Any = None,
+    optimizer: Any = None,
+) -> Decided:
     made = policy.parse(text, "mine.yaml") if "\n" in text else policy.load(text)
     captured = capture(private_copy(model), args, mode=made.mode, dynamic_shapes=dynamic_shapes)
     device = hardware.device(made.device or "local")
-    facts = analyse(captured, made, device, [(args, {})])
+    lesson = Lesson(captured, loss, optimizer) if loss else None
+    facts = analyse(captured, made, device, [(args, {})], lesson, loss)
     measured = functions(private_copy(model), captured, made, (args, {}))
     facts = replace(facts, suppressions=suppressions.read(captured.graph, model), functions=measured)
     return decide(captured.graph, made, device, backends.listed(), facts=facts)
 
 
 def _findings(example: rules.Example) -> tuple[Finding, ...]:
-    return _run(example.model, example.args, example.policy, example.dynamic_shapes).findings
+    shapes, loss, optimizer = example.dynamic_shapes, example.loss, example.optimizer
+    return _run(example.model, example.args, example.policy, shapes, loss, optimizer).findings
 
 
 def test_listing_finds_the_files_of_the_folder() -> None:
@@ -42,6 +53,9 @@ def test_listing_finds_the_files_of_the_folder() -> None:
     assert list(rules.listed()) == sorted(rules.listed())
     files = [path.stem for path in Path(rules.__file__).parent.glob("pa*.py")]
     assert sorted(rules.code_of(name) for name in files) == list(rules.listed())  # unique, none left out
+    for code, rule in rules.listed().items():
+        offered = [what for what in ("check", "lint") if rules.offers(code, what)]
+        assert offered and offered == [what for what in ("check", "lint") if hasattr(rule, what)]
 
 
 @pytest.mark.parametrize("code", sorted(rules.listed()))
@@ -52,7 +66,7 @@ def test_rule_is_documented(code: str) -> None:
         assert part in text
 
 
-@pytest.mark.parametrize("code", sorted(rules.listed()))
+@pytest.mark.parametrize("code", MODELS)
 def test_rule_condemns_bad_and_leaves_good(code: str) -> None:
     rule = rules.listed()[code]
     bad = [finding for finding in _findings(rule.bad()) if finding.rule == code]
@@ -63,7 +77,7 @@ def test_rule_condemns_bad_and_leaves_good(code: str) -> None:
         assert re.fullmatch(r"[0-9a-f]{16}", finding.fingerprint)
 
 
-@pytest.mark.parametrize("code", sorted(rules.listed()))
+@pytest.mark.parametrize("code", MODELS)
 def test_the_marked_line_is_the_guilty_one(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The finding's source line carries the mark, in the model or in the policy; PA505's is a size, marked in bad()."""
     monkeypatch.setattr(sources, "_OURS", "nowhere")  # lines of the package are never the user's, save here

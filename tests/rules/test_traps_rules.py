@@ -13,7 +13,7 @@ from torch import nn
 import precision_audit as pa
 from precision_audit import backends, hardware, policy
 from precision_audit.analyse import analyse
-from precision_audit.analyse.flags import FP16_SUMS, FP32_PRODUCTS, REDUCED_FP16
+from precision_audit.analyse.flags import CPU_MATMUL, FP16_SUMS, FP32_PRODUCTS, REDUCED_FP16
 from precision_audit.capture import capture, private_copy
 from precision_audit.decide import decide
 from precision_audit.formats import dtype_of
@@ -183,6 +183,8 @@ DEEP = nn.Linear(4096, 4, bias=False)
         ("bf16-inference", "local", {FP32_PRODUCTS: "high"}, []),
         ("name: mine\nextends: bf16-inference\nrules:\n  - {name: it, op: linear, class: keep-fp32}\n", "local",
          {FP32_PRODUCTS: "medium"}, ["warning"]),
+        ("fp32", "cpu-amx", {CPU_MATMUL: "bf16"}, ["warning"]),
+        ("fp32", "h100", {FP32_PRODUCTS: "medium", CPU_MATMUL: "bf16"}, []),  # of the CPU; PA703 speaks of CUDA
         (f"name: mine\nextends: fp16-inference\nenvironment: {{{FP16_SUMS}: false}}\n", "h100",
          {FP16_SUMS: "true"}, []),
     ],

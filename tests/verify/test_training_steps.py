@@ -193,7 +193,10 @@ OTHERS = Dropping(0.0)
     ("optimizer", "words"),
     [
         (lambda parameters: None, "optimizer returned a NoneType; expected a torch.optim.Optimizer"),
-        (lambda parameters: torch.optim.SGD(OTHERS.parameters(), lr=1.0), "optimizer SGD holds parameters of another"),
+        (
+            lambda parameters: torch.optim.SGD(OTHERS.parameters(), lr=1.0),
+            "that are not those it was given",
+        ),
         (torch.optim.LBFGS, "optimizer LBFGS cannot take a step by itself"),
     ],
 )

@@ -1,0 +1,103 @@
+"""Training evidence: a few real steps of the user's model, loss and optimizer, in the captured format.
+
+Takes a `Lesson` (capture, loss, optimizer, number of steps), the policy (for which values may run low) and batches;
+gives `Training`: gradients of every weight and activation, updates against the weights, optimizer state, the loss scale
+that the policy's low format needs. Steps are taken on a copy: parameters, buffers and random generators of
+the user's are never touched, and no gradient is kept beyond its counts. Nothing is scaled and nothing runs low here:
+what a format would do to these numbers is worked out from them.
+
+    losses      the scalar that a step descends from
+    steps       the run: hooks count every gradient as it is made
+    loss_scale  from the gradients' ranges to the scales
+    updates     |update| against the spacing of the weights
+    optimizers  the user's factory, and what it makes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precision_audit.analyse.training.loss_scale import loss_scale, noise
+from precision_audit.analyse.training.losses import Loss
+from precision_audit.analyse.training.optimizers import Factory
+from precision_audit.analyse.training.steps import Taken, taken
+from precision_audit.capture import Captured
+from precision_audit.decide import decisions_alone
+from precision_audit.formats import FORMATS
+from precision_audit.policy.match import STATE
+from precision_audit.records import Graph, Hardware, InputError, Policy, Range, Training
+from precision_audit.verify.runs import Batch
+
+STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """How the model is trained. `captured`: in training mode, in the format of the steps; `loss(output)` is a scalar;
+    `optimizer(parameters)` makes the optimizer."""
+
+    captured: Captured
+    loss: Loss | None = None
+    optimizer: Factory | None = None
+    steps: int = STEPS
+    explicit: bool = False  # asked for by name, so that a missing loss is an error
+
+
+def training(
+    lesson: Lesson, policy: Policy, hardware: Hardware, batches: Sequence[Batch], ranges: Sequence[Range]
+) -> tuple[Training | None, tuple[str, ...]]:
+    """The evidence and what it lacks, one sentence each; no evidence where there is no loss.
+
+    `ranges`: of the forward pass over all batches. Without an optimizer the weights stay as they are and every batch of
+    a step shows its gradients at them. Raises InputError for a loss or optimizer that cannot be used, and for a model
+    that fails in the captured format already.
+    """
+    captured = lesson.captured
+    found = taken(captured, batches, lesson.loss, lesson.optimizer, lesson.steps)
+    if found is None and lesson.explicit:
+        raise InputError(
+            "training evidence needs a loss: the output is no single number and has no `loss`; expected "
+            "loss=lambda output: …, a function of the output that gives one (in a model file: def loss(output))"
+        )
+    if found is None:
+        return None, ("no loss given and the output is no single number: nothing is known of gradients; give loss=",)
+    low = may_run_low(captured.graph, policy, hardware)
+    gradients = (*found.weight_gradients, *found.activation_gradients)
+    weights = {each.value for each in found.weight_gradients}
+    still = noise(found.weight_gradients)
+    computed = {value for op in captured.graph.ops if op.kind not in STATE for value in op.values}
+    return (
+        Training(
+            steps=lesson.steps,
+            losses=found.losses,
+            weights=tuple(each for each in ranges if each.value in weights),
+            weight_gradients=found.weight_gradients,
+            activations=tuple(each for each in ranges if each.value in computed and each.basis == "OBSERVED"),
+            activation_gradients=found.activation_gradients,
+            below=found.below,
+            updates=found.updates,
+            optimizer=found.optimizer,
+            scale=loss_scale([each for each in gradients if each.value in low - still], FORMATS[policy.low]),
+        ),
+        _lacking(found, lesson.optimizer),
+    )
+
+
+def may_run_low(graph: Graph, policy: Policy, hardware: Hardware) -> frozenset[str]:
+    """Values whose gradients the policy allows in the low format: what an op makes or reads that it does not keep."""
+    found: set[str] = set()
+    kept = (f"keep-{policy.high}", f"pin:{policy.high}", "fixed")
+    free = {each.op for each in decisions_alone(graph, policy, hardware) if each.classification not in kept}
+    for op in graph.ops:
+        if op.key in free:
+            found.update(op.values)
+            found.update(operand.value for operand in op.operands)
+    return frozenset(found)
+
+
+def _lacking(found: Taken, optimizer: Factory | None) -> tuple[str, ...]:
+    said = [*found.notes]
+    if optimizer is None:
+        said.append("no optimizer was given: whether its updates survive in low weights is not known; give optimizer=")
+    return tuple(said)

@@ -1,0 +1,228 @@
+"""What training evidence says, for every report: a table of the four kinds of tensors, remarks, the loop to write.
+
+Takes a `Report` with `training`; gives rows and lines. Works out shares from the ranges that were counted, measures
+nothing. What formats would do is said of numbers of the captured format: nothing was scaled and nothing ran low.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from precision_audit.analyse.histogram import shares
+from precision_audit.analyse.training.loss_scale import bands, scaled, vanishing
+from precision_audit.formats import FORMATS, Format
+from precision_audit.records import Range, Report, Training
+from precision_audit.report import phrases
+
+KINDS = (
+    ("weights", "weights"),
+    ("weight gradients", "weight_gradients"),
+    ("activations", "activations"),
+    ("activation gradients", "activation_gradients"),
+)
+_FORMATS = ("fp16", "bf16", "fp8_e5m2", "fp8_e4m3fn")
+_HALVES = ("bf16", "fp16")
+_TENSOR_HEADER = ("gradient of", "kind", "amax", "median")
+
+
+def title(report: Report) -> str:
+    """`training: 3 steps in fp32, Adam (lr 0.001), loss 2.31 to 2.28`."""
+    training = report.training
+    assert training is not None
+    by = "no optimizer given"
+    if training.optimizer is not None:
+        rate = dict(training.optimizer.options).get("lr")
+        by = training.optimizer.name + (f" (lr {rate:g})" if rate is not None else "")
+    losses = f"loss {training.losses[0]:.4g}" + (f" to {training.losses[-1]:.4g}" if training.steps > 1 else "")
+    return f"training: {phrases.count(training.steps, 'step')} in fp32, {by}, {losses}"
+
+
+def header(report: Report) -> tuple[str, ...]:
+    """Columns of `rows`: a format each, fp16 also under the recommended scale, fp8 with a scale per tensor."""
+    return ("zero, infinite in", "tensors", *(name for name, _, _ in _columns(report)))
+
+
+def rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per kind: the shares of non-zero elements that become zero and infinite; in fp8 each tensor has the scale
+    of its own that swapped linears give it, as a power of two."""
+    training = report.training
+    assert training is not None
+    found = []
+    for label, name in KINDS:
+        ranges: tuple[Range, ...] = getattr(training, name)
+        gradients = name.endswith("gradients")
+        cells = [
+            _lost(ranges, format, scale) if gradients or scale <= 1 else "-" for _, format, scale in _columns(report)
+        ]
+        found.append((label, str(len(ranges)), *cells))
+    return found
+
+
+def tensor_header(report: Report) -> tuple[str, ...]:
+    """Columns of `tensor_rows`."""
+    return (*_TENSOR_HEADER, *(name for name, _, _ in _columns(report)))
+
+
+def tensor_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per gradient, those of weights first, in the order of the graph."""
+    training = report.training
+    assert training is not None
+    found = []
+    for kind, ranges in (("weight", training.weight_gradients), ("activation", training.activation_gradients)):
+        for each in ranges:
+            cells = [_lost((each,), format, scale) for _, format, scale in _columns(report)]
+            found.append((each.value, kind, phrases.figure(each.amax), _median(each), *cells))
+    return found
+
+
+def remarks(report: Report) -> Iterator[str]:
+    """Bands, loss scale, master weights and optimizer state, a line each."""
+    training = report.training
+    assert training is not None
+    if report.plan.low == "fp16":
+        yield _bands(training)
+    yield _scale(training, report.plan.low)
+    yield from _hopeless(training)
+    yield from _updates(report, training)
+    yield from _memory(training)
+
+
+def loop(report: Report) -> tuple[str, ...]:
+    """The training loop with the scaler, where one is needed: today's names of torch.amp."""
+    scale = report.training.scale if report.training else None
+    if scale is None or scale.format != "fp16":
+        return ()
+    device = "cpu" if report.meta.device.startswith("cpu") or report.meta.device == "local" else "cuda"
+    return (
+        "loop for fp16 (a converted module has its casts in its graph and needs no autocast):",
+        f'    scaler = torch.amp.GradScaler("{device}", init_scale={_power(scale.recommended, "2.0**")})',
+        "    for inputs, targets in batches:",
+        "        optimizer.zero_grad(set_to_none=True)",
+        f'        with torch.amp.autocast("{device}", dtype=torch.float16):',
+        "            loss = criterion(model(inputs), targets)",
+        "        scaler.scale(loss).backward()",
+        "        scaler.unscale_(optimizer)  # before clipping, penalties and logs of gradients",
+        "        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)",
+        "        scaler.step(optimizer)  # skips a step with infinite gradients",
+        "        scaler.update()",
+    )
+
+
+def _columns(report: Report) -> Iterator[tuple[str, str, float]]:
+    """Title, format and scale of each column; 0 stands for a scale per tensor."""
+    scale = report.training.scale if report.training else None
+    for name in _FORMATS:
+        yield (f"{name.removesuffix('fn')} scaled", name, 0.0) if name.startswith("fp8") else (name, name, 1.0)
+        if scale is not None and scale.format == name and scale.recommended != 1:
+            yield f"{name} x {_power(scale.recommended)}", name, scale.recommended
+
+
+def _lost(ranges: Sequence[Range], format: str, scale: float) -> str:
+    """`12 % zero, 3 % inf`; `fits` where nothing is lost."""
+    row = FORMATS[format]
+    ranges = [scaled(each, scale or _own_scale(each, row)) for each in ranges if each.amax]
+    zero = vanishing(ranges, row)
+    seen = sum(number for each in ranges for _, number in each.histogram)
+    beyond = sum(shares(each, row).overflow * each.count for each in ranges) / seen if seen else 0.0
+    parts = [f"{_percent(zero)} zero"] if zero else []
+    parts += [f"{_percent(beyond)} inf"] if beyond else []
+    return ", ".join(parts) or ("fits" if seen else "all zero")
+
+
+def _own_scale(each: Range, format: Format) -> float:
+    """The largest power of two that leaves the tensor finite."""
+    return 2.0 ** math.floor(math.log2(format.max_finite / each.amax))
+
+
+def _percent(value: float) -> str:
+    return "0 %" if not value else "< 0.1 %" if value < 1e-3 else f"{100 * value:.1f} %"
+
+
+def _median(each: Range) -> str:
+    total, seen = sum(number for _, number in each.histogram), 0
+    for exponent, number in each.histogram:
+        seen += number
+        if 2 * seen >= total:
+            return f"2^{exponent}"
+    return "0"
+
+
+def _bands(training: Training) -> str:
+    found = bands((*training.weight_gradients, *training.activation_gradients), FORMATS["fp16"])
+    return (
+        f"gradients in fp16: {_percent(found.dropped)} below 2^-27 (do not matter), {_percent(found.lost)} from there "
+        f"to 2^-24 (lost, and matter), {_percent(found.held)} above"
+    )
+
+
+def _scale(training: Training, low: str) -> str:
+    scale = training.scale
+    if scale is None:
+        return "loss scale: every gradient is zero, so nothing can be said"
+    if scale.sufficient <= 1 and low == "bf16":
+        smallest = FORMATS[low].min_subnormal or 0.0
+        return (
+            f"loss scale: none needed, bf16 has the range of fp32 (down to {smallest:.1g}): "
+            f"{_percent(scale.vanish)} of the gradients vanish"
+        )
+    if not scale.fits:
+        return (
+            f"loss scale: none fits; {scale.sufficient_for} needs {_power(scale.sufficient)}, {scale.safe_for} allows "
+            f"{_power(scale.safe)} (margin {scale.margin:g})"
+        )
+    need = f"{_power(scale.sufficient)} suffices ({scale.sufficient_for})" if scale.sufficient > 1 else "not needed"
+    return (
+        f"loss scale: {need}; {_power(scale.recommended)} recommended ({_percent(scale.vanish)} of the gradients "
+        f"vanish without, {_percent(scale.vanish_scaled)} with it); {_power(scale.safe)} the largest safe "
+        f"({scale.safe_for}, margin {scale.margin:g})"
+    )
+
+
+def _hopeless(training: Training) -> Iterator[str]:
+    """Weights whose gradients vanish whatever the scale."""
+    scale = training.scale
+    if scale is None:
+        return
+    gradients = [each for each in training.weight_gradients if each.amax]
+    gone = [each.value for each in gradients if vanishing([each], FORMATS[scale.format], scale.safe) > 0.99]
+    if gone:
+        yield f"not representable in {scale.format} even at the largest safe scale: {phrases.names(gone, 80)}"
+
+
+def _updates(report: Report, training: Training) -> Iterator[str]:
+    if not training.updates:
+        return
+    own = next((op.outputs[0].format for op in report.graph.ops if op.kind == "parameter"), "")
+    name = own if own in _HALVES else report.plan.low
+    if name not in _HALVES:
+        return
+    count = sum(each.count for each in training.updates)
+    lost = sum(dict(each.lost)[name] * each.count for each in training.updates) / count if count else 0.0
+    many = sum(dict(each.lost)[name] > 0.5 for each in training.updates)
+    need = "needed" if many else "not needed by these steps"
+    kept = "" if own in _HALVES else ", which this plan keeps"
+    yield (
+        f"master weights in fp32{kept}: {need}; {name} weights would lose {_percent(lost)} of the updates "
+        f"({many} of {len(training.updates)} parameters more than half)"
+    )
+
+
+def _memory(training: Training) -> Iterator[str]:
+    optimizer = training.optimizer
+    if optimizer is None or not optimizer.states:
+        return
+    elements = sum(each.count for each in training.weights)
+    state = sum(each.bytes for each in optimizer.states)
+    names = ", ".join(each.name for each in optimizer.states)
+    whole = state + 2 * 4 * elements  # fp32 weights and gradients
+    if not whole or not elements:
+        return
+    yield (
+        f"optimizer state: {names} in fp32, {phrases.size(state)}, {state / whole:.0%} of weights, gradients and "
+        f"state; in bf16 it would save {state / 2 / whole:.0%} of them"
+    )
+
+
+def _power(scale: float, base: str = "2^") -> str:
+    return f"{base}{math.frexp(scale)[1] - 1}"

@@ -1,0 +1,106 @@
+"""PA622 gradients never reset, or reset too soon
+
+What it does: reports a training loop that steps an optimizer and never sets its gradients to zero, and a `zero_grad()`
+between the backward and the step.
+Why it is a hazard: `.backward()` adds to `.grad`. Never reset, each step takes the sum over all batches so far, which
+grows until a low format overflows; reset before the step, the step sees no gradient and the model does not change.
+What to do: `optimizer.zero_grad(set_to_none=True)` once per step, before the first backward or after the step.
+References: torch.optim.Optimizer.zero_grad; gradient accumulation in PyTorch's automatic mixed precision examples.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from precision_audit.records import Finding
+from precision_audit.rules.loops import always, elsewhere, hooked
+from precision_audit.rules.scripts import ScriptExample, found_at
+from precision_audit.script import Event, Loop, Script, Value
+
+
+def lint(script: Script) -> Iterator[Finding]:
+    for loop in script.loops:
+        yield from _never(script, loop)
+        for step in loop.of("step"):
+            yield from _too_soon(script, loop, step)
+
+
+def _never(script: Script, loop: Loop) -> Iterator[Finding]:
+    if loop.node is None or any(each.kind == "zero" for each in loop.events):
+        return
+    if any(each.kind == "zero" and hooked(loop, each) for each in script.events):
+        return
+    if not any(each.sure for each in loop.of("backward")):
+        return
+    for step in loop.of("step"):
+        if step.subject is None or elsewhere(script, step.subject) or _resets_itself(step.subject):
+            continue
+        what = "nothing in this loop resets the gradients → every step takes the sum over all batches so far"
+        yield found_at(
+            __name__, script, step.node, "error", what, _fix(step), of=(step.subject,), function=step.function
+        )
+        return
+
+
+def _too_soon(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:
+    for zero in loop.of("zero"):
+        if zero.index > step.index or not _concerns(zero, step.subject) or elsewhere(script, step.subject):
+            continue
+        if always(loop, zero, step, holds=lambda events, zero=zero: _lost(events, zero, step)):  # type: ignore[misc]
+            what = "resets the gradients between backward() and step() → the step sees none"
+            yield found_at(
+                __name__,
+                script,
+                zero.node,
+                "error",
+                what,
+                "move it below step()",
+                of=(step.subject,),
+                function=zero.function,
+            )
+
+
+def _lost(events: list[Event], zero: Event, step: Event) -> bool:
+    """Whether a backward comes before the reset, and neither a step nor another backward on either side of it."""
+    before, between = events[: events.index(zero)], events[events.index(zero) + 1 : events.index(step)]
+    last = next((each for each in reversed(before) if each.kind in ("backward", "step", "foreign")), None)
+    return last is not None and last.kind == "backward" and not any(e.kind in ("backward", "foreign") for e in between)
+
+
+def _concerns(zero: Event, optimizer: Value | None) -> bool:
+    """Whether the reset is surely of all that the optimizer holds."""
+    if optimizer is None or zero.subject is None:
+        return False
+    return zero.subject is optimizer or optimizer.of == (zero.subject,)
+
+
+def _resets_itself(optimizer: Value) -> bool:
+    """An optimizer of the file whose own code speaks of zero_grad."""
+    kind = optimizer.scope
+    return isinstance(kind, Value) and kind.node is not None and "zero" in ast.unparse(kind.node)
+
+
+def _fix(step: Event) -> str:
+    node = step.node
+    name = "optimizer"
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = ast.unparse(node.args[0]) if step.scaler is not None and node.args else ast.unparse(node.func.value)
+    return f"{name}.zero_grad(set_to_none=True) after the step"
+
+
+def bad() -> ScriptExample:
+    return ScriptExample(_LOOP.format("        optimizer.step()  # PA622\n"))
+
+
+def good() -> ScriptExample:
+    return ScriptExample(_LOOP.format("        optimizer.step()\n        optimizer.zero_grad(set_to_none=True)\n"))
+
+
+_LOOP = """import torch
+
+def train(model, loader, loss_fn):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        loss_fn(model(x), y).backward()
+{}"""

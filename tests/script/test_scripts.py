@@ -1,0 +1,177 @@
+"""Training scripts read as text: correct loops are left alone, and every defect is found at its line."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from precision_audit import linting, rules, script
+from precision_audit.rules import scripts
+from tests.script import (
+    bad_copies,
+    bad_formats,
+    bad_losses,
+    bad_names,
+    bad_regions,
+    bad_scaling,
+    bad_unscaling,
+    good_adversarial,
+    good_classes,
+    good_closures,
+    good_frameworks,
+    good_images,
+    good_switches,
+    good_text,
+    good_unusual,
+)
+
+GOODS = (
+    good_adversarial,
+    good_classes,
+    good_closures,
+    good_frameworks,
+    good_images,
+    good_switches,
+    good_text,
+    good_unusual,
+)
+BADS = (bad_copies, bad_formats, bad_losses, bad_names, bad_regions, bad_scaling, bad_unscaling)
+GOOD = {name: text for module in GOODS for name, text in module.LOOPS.items()}
+BAD = {name: text for module in BADS for name, text in module.SCRIPTS.items()}
+MARK = re.compile(r"# (PA\d{3})$")
+WITHOUT_A_LOOP = {
+    "LIGHTNING",
+    "DEEPSPEED",
+    "CUSTOM_FUNCTION",
+    "EVALUATION_IN_HALF",
+    "TIED",
+    "TF32_BY_VERSION",
+    "TF32_BY_TRYING",
+}
+CODES = [code for code in scripts.listed() if not rules.offers(code, "check")]
+
+
+def marked(text: str) -> list[tuple[int, str]]:
+    """Line and code of every mark."""
+    lines = enumerate(text.splitlines(), 1)
+    return sorted((number, found[1]) for number, line in lines if (found := MARK.search(line)))
+
+
+def told(text: str) -> list[tuple[int, str]]:
+    """Line and code of every open finding."""
+    found = scripts.findings(linting.parsed("train.py", text))
+    return sorted((one.source.line, one.rule) for one in found if one.source is not None and one.open)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_correct_loop_is_left_alone(name: str) -> None:
+    assert told(GOOD[name]) == []
+
+
+@pytest.mark.parametrize("name", sorted(set(GOOD) - WITHOUT_A_LOOP))
+def test_the_loop_of_a_control_is_seen(name: str) -> None:
+    """Silence about a loop that was not found would prove nothing."""
+    assert script.read(GOOD[name]).places >= 1
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_every_defect_is_found_at_its_line_and_nothing_else(name: str) -> None:
+    assert marked(BAD[name])
+    assert told(BAD[name]) == marked(BAD[name])
+
+
+def test_there_are_three_spellings_of_every_defect() -> None:
+    spelled = [code for text in BAD.values() for _, code in marked(text)]
+    assert [code for code in CODES if spelled.count(code) < 3] == []
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_rule_condemns_its_bad_example_at_the_marked_line_and_leaves_the_good_one(code: str) -> None:
+    rule = scripts.listed()[code]
+    assert told(rule.bad().text) == marked(rule.bad().text) != []
+    assert {each for _, each in marked(rule.bad().text)} == {code}
+    assert told(rule.good().text) == []
+    compile(rule.good().text, code, "exec")
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_finding_says_what_happens_and_what_to_write(name: str) -> None:
+    for one in scripts.findings(linting.parsed("train.py", BAD[name])):
+        assert one.message and one.remedy and "\n" not in one.message + one.remedy
+        assert one.source is not None and one.source.text in BAD[name] and Path(one.source.file).name == "train.py"
+        assert re.fullmatch(r"[0-9a-f]{16}", one.fingerprint)
+
+
+def test_a_mended_line_is_silent() -> None:
+    """The fix that PA620 spells out, inserted where it says."""
+    text = BAD["CLIP_IN_A_HELPER"]
+    (finding,) = scripts.findings(linting.parsed("train.py", text))
+    assert finding.remedy.startswith("add scaler.unscale_(optimizer) before this line")
+    mended = text.replace("    clip(model", "    scaler.unscale_(optimizer)\n    clip(model")
+    assert told(mended) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "basis", "evidence"),
+    [
+        ("PAST_THE_SCALER", "PROVED", "which was not run"),
+        ("NO_UPDATE_IN_A_CLASS", "PROVED", "which was not run"),
+        ("UPDATE_ONCE_AN_EPOCH", "ASSUMED", "by their names: scaler"),
+        ("PAST_IT_AFTER_UNSCALE", "ASSUMED", "by their names: optimizer, scaler"),
+    ],
+)
+def test_what_is_known_by_its_name_alone_is_assumed(name: str, basis: str, evidence: str) -> None:
+    (finding,) = scripts.findings(linting.parsed("train.py", BAD[name]))
+    assert finding.evidence.basis == basis and finding.evidence.text.endswith(evidence)
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("from torch.cuda.amp import autocast\nautocast(False)\n", 'torch.amp.autocast("cuda", enabled=False)'),
+        ("import torch.cpu.amp as a\na.autocast(dtype=d)\n", 'torch.amp.autocast("cpu", dtype=d)'),
+        ("import torch\ntorch.cuda.amp.GradScaler(8.0, enabled=on)\n",
+         'torch.amp.GradScaler("cuda", init_scale=8.0, enabled=on)'),
+        ("import torch\ntorch.cuda.amp.GradScaler(**options)\n", 'torch.amp.GradScaler("cuda", **options)'),
+    ],
+)  # fmt: skip
+def test_an_old_name_is_written_anew_with_its_arguments(text: str, fix: str) -> None:
+    (finding,) = scripts.findings(linting.parsed("train.py", text))
+    assert finding.remedy == fix
+
+
+def test_a_comparison_with_an_old_name_uses_nothing() -> None:
+    assert told("import torch\nassert f is torch.cuda.amp.autocast\nprint([torch.cuda.amp.GradScaler])\n") == []
+
+
+@pytest.mark.slow
+def test_nothing_is_run_and_torch_is_not_imported(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    (tmp_path / "train.py").write_text(f"open({str(ran)!r}, 'w')\nimport nowhere\n" + BAD["PAST_THE_SCALER"])
+    code = (
+        "import sys; from precision_audit.cli import main; status = main(['lint', 'train.py', '-q']);"
+        "sys.exit(10 * ('torch' in sys.modules) + status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "train.py:13: PA623 error [PROVED]" in done.stdout
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "loops"),
+    [
+        ("", 0),
+        ("x = 1\n", 0),
+        (GOOD["LIGHTNING"], 0),
+        (GOOD["WGAN_CLIPPED"], 2),  # the critic's loop within the generator's
+        (GOOD["TORCHVISION"], 1),  # called for every epoch, and counted once
+        (GOOD["DCGAN"] + GOOD["BF16_ONLY"], 2),
+    ],
+)
+def test_loops_are_counted_once(text: str, loops: int) -> None:
+    assert script.read(text).places == loops
