@@ -85,7 +85,6 @@ def analyse(
     lows: tuple[Beside, ...] = ()
     cast: tuple[Beside, ...] = ()
     shares: tuple[Share, ...] = ()
-    losing: tuple[Backward, ...] = ()
     if batches:
         with _told("the low model beside the captured one", notes):
             lows = beside(captured, policy, hardware, batches[0], deltas)
@@ -94,8 +93,6 @@ def analyse(
         with _told("where the outputs' error comes from", notes):
             shares, said = sensitivity(captured, policy, hardware, batches[0], deltas)
             notes.extend(said)
-        with _told("the gradients of the low model", notes):
-            losing = backward(captured, policy, hardware, batches[0], loss)
     stored: tuple[Accumulated, ...] = ()
     with _told("buffers that the model writes to", notes):
         stored = accumulated(captured, batches)
@@ -104,6 +101,10 @@ def analyse(
         with _told("training steps", notes):
             learned, said = training(lesson, policy, hardware, batches, ranges)
             notes.extend(said)
+    losing: tuple[Backward, ...] = ()
+    if batches:
+        with _told("the gradients of the low model", notes):
+            losing = backward(captured, policy, hardware, batches[0], loss)
     raising: tuple[Trap, ...] = ()
     with _told("what raises when the model is cast", notes):
         raising = traps(captured, policy, hardware)
