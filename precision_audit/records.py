@@ -372,6 +372,16 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
+class Rerun:
+    """The low model once more beside the captured one, the ops `kept` in the high format: what lies behind the elements
+    that were lost before."""
+
+    kept: tuple[str, ...]  # op keys
+    beside: tuple[Beside, ...]
+    flips: tuple[Flip, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What analysis learned of the captured graph, in graph order. Without inputs: what constants and shapes tell."""
 
@@ -390,6 +400,7 @@ class Facts:
     branches: tuple[Source, ...] = ()  # conditions on a format that the low one answers otherwise than the captured one
     flags: tuple[tuple[str, str], ...] = ()  # flags of the process that weaken sums: ("torch.backends.….name", "true")
     cast: tuple[Beside, ...] = ()  # beside, of the model as a cast of the module leaves it, where that differs
+    again: tuple[Rerun, ...] = ()  # beside, with the remedies of what was found kept; where elements were lost only
 
 
 NO_FACTS = Facts()

@@ -22,7 +22,7 @@ from precision_audit.analyse.predicted_error import error_when_low, heaviest
 from precision_audit.records import Evidence, Finding
 from precision_audit.rules import Context, Example, found
 
-LAST = True
+LAST = 1
 
 _GARBAGE = 0.1  # relative error from which an answer is no answer
 _FEW = 4  # so many ops are few in any model

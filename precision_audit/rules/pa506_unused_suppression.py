@@ -22,7 +22,7 @@ from precision_audit.rules import Context, Example, codes, found, nearest_code, 
 if TYPE_CHECKING:
     import torch
 
-LAST = True  # judges by what the other rules found
+LAST = 2  # judges by what the other rules found
 
 _SEEN_ONLY = ("PA1", "PA2")  # families whose findings rest on what was run
 
