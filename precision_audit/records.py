@@ -138,6 +138,8 @@ class Finding:
     pins: tuple[str, ...] = ()  # the remedy as the planner takes it: keys of ops that must run in the high format
     overridden: str = ""  # whose word kept the remedy from being applied: "turned off by policy mine.yaml:9"
     suppression: Suppression | None = None  # the comment in the user's code that leaves it out of counts
+    # It holds only of a plan whose predicted error (root of `error_share`) exceeds this; 0 where it holds of any.
+    bound: float = field(default=0.0, metadata={"written": False})
 
     @property
     def open(self) -> bool:
