@@ -21,6 +21,7 @@ from precision_audit.plan import file as plan_file
 from precision_audit.plan import plan as cheapest
 from precision_audit.plan import settle
 from precision_audit.records import NO_FACTS, Decision, Facts, Finding, Graph, Hardware, InputError, Plan, Policy
+from precision_audit.rules.sparing import spared
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,12 @@ def planned(
     """Decisions, plan and findings of one captured mode. `committed` is used as written once it was checked to fit.
     `further` are findings of the other mode, whose remedies hold in this one too."""
     offered = backends.listed()
-    decided = decide(graph, policy, hardware, offered, facts=facts)
+    decided = spared(decide(graph, policy, hardware, offered, facts=facts), graph, policy, facts)
     remedies = {
         key: finding for finding in (*further, *decided.findings) if not finding.overridden for key in finding.pins
     }
     if remedies:
-        decided = decide(graph, policy, hardware, offered, remedies, facts)
+        decided = spared(decide(graph, policy, hardware, offered, remedies, facts), graph, policy, facts)
     # The other mode of a training conversion gets a plan of its own.
     given = _checked(committed, graph, policy) if committed is not None and committed.mode == graph.mode else None
     if policy.autocast:
