@@ -119,6 +119,12 @@ class Suppression:
     codes: tuple[str, ...]
     reason: str
     text: str = ""  # the line as written
+    # Where it closes a statement or a call over several lines: the first of them, all of which it speaks of; else 0.
+    since: int = field(default=0, metadata={"written": False})
+
+    def speaks_of(self, line: int) -> bool:
+        """Whether a finding on that line of the file is meant."""
+        return (self.since or self.target) <= line <= self.target
 
 
 @dataclass(frozen=True, slots=True)

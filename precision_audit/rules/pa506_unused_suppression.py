@@ -73,7 +73,7 @@ def good() -> Example:
 
 
 def _used(suppression: Suppression, code: str, context: Context) -> bool:
-    return any(finding.rule.startswith(code) for finding in _told(suppression, context, suppression.target))
+    return any(finding.rule.startswith(code) for finding in _told(suppression, context) if _here(suppression, finding))
 
 
 def _elsewhere(suppression: Suppression, code: str, context: Context) -> str:
@@ -83,11 +83,14 @@ def _elsewhere(suppression: Suppression, code: str, context: Context) -> str:
     return f"; line {near} has one" if near else ""
 
 
-def _told(suppression: Suppression, context: Context, line: int = 0) -> Iterator[Finding]:
-    """What was found in the comment's file, or on one line of it."""
+def _here(suppression: Suppression, finding: Finding) -> bool:
+    return finding.source is not None and suppression.speaks_of(finding.source.line)
+
+
+def _told(suppression: Suppression, context: Context) -> Iterator[Finding]:
+    """What was found in the comment's file."""
     for finding in context.told:
-        source = finding.source
-        if source and os.path.abspath(source.file) == suppression.file and line in (0, source.line):
+        if finding.source and os.path.abspath(finding.source.file) == suppression.file:
             yield finding
 
 
