@@ -6,9 +6,10 @@ and the converted one shares no parameter with it unless asked to.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ def audit(
     A model without weights (on the meta device) is captured, decided and planned; the report says that nothing was run.
     """
     _refuse_training_evidence(optimizer, steps)
+    _refuse_unknown("audit", options)
     return run(Request(model, args, kwargs, policy, device, calibration, dynamic_shapes, loss, **options))[0]
 
 
@@ -122,6 +124,7 @@ def convert(
     Raises InputError, in one line, for anything that cannot be used.
     """
     _refuse_training_evidence(optimizer, steps)
+    _refuse_unknown("convert", options)
     report, module = run(Request(model, args, kwargs, policy, device, calibration, dynamic_shapes, loss, **options))
     if module is None:
         raise InputError(
@@ -133,6 +136,7 @@ def convert(
 
 def run(request: Request) -> tuple[Report, Converted | None]:
     """All stages; the module is None for a model without weights."""
+    _check_arguments(request.args, request.kwargs)
     with random_state_kept():
         return _run(request)
 
@@ -208,6 +212,23 @@ def _refuse_training_evidence(optimizer: Any, steps: int | None) -> None:
             f"{name}= belongs to training evidence, which is not available in this version: expected it to be left "
             "out; gradients are verified under any policy of mode training"
         )
+
+
+def _refuse_unknown(function: str, options: Mapping[str, Any]) -> None:
+    known = [*(each.name for each in fields(Request)), "optimizer", "steps"]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.0)[0]
+            raise InputError(f"{function} has no argument {name}; did you mean {near}?")
+
+
+def _check_arguments(args: Any, kwargs: Any) -> None:
+    """A tensor is a sequence of its rows, and a dict of its keys: neither is what was meant."""
+    if not isinstance(args, tuple | list):
+        mend = "give them as kwargs=" if isinstance(args, Mapping) else "write (x,)"
+        raise InputError(f"args is a {type(args).__name__}; expected a tuple of the model's arguments: {mend}")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InputError(f"kwargs is a {type(kwargs).__name__}; expected a dict of arguments by name")
 
 
 def _device(name: str | None, policy: Policy) -> tuple[Hardware, str]:
