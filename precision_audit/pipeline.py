@@ -119,7 +119,8 @@ def convert(
     `provenance` says where model, weights and inputs came from, in the report's words.
 
     The result is an `nn.Module` with the same state-dict keys, inputs and outputs; under a training policy it holds
-    fp32 parameters and switches between `.train()` and `.eval()`. The user's module is not changed.
+    fp32 parameters and switches between `.train()` and `.eval()`. The user's module is not changed. A name at its top
+    that a converted module has itself (`graph`, `code`) ends in an underscore in op keys, plans and policies.
 
     Raises InputError, in one line, for anything that cannot be used.
     """
