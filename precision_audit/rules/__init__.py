@@ -46,7 +46,7 @@ from precision_audit.records import (
     Swap,
     Tensor,
 )
-from precision_audit.rules.rounds import rounds
+from precision_audit.rules.rounds import added, rounds
 from precision_audit.suppressions import suppressed
 
 if TYPE_CHECKING:
@@ -181,14 +181,13 @@ def findings(context: Context) -> tuple[Finding, ...]:
 
 def _findings(context: Context, known: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """`known`, what the rules said of the runs of the low model before, with what they say of this one besides."""
-    said = {each.fingerprint for each in known}
+    said = {each.fingerprint: each for each in known}
     for place in range(_PLACES):
         seen = replace(context, told=known)
         rules = [rule for code, rule in listed().items() if runs(code, context.policy) and _place(rule) == place]
         made = (each for rule in rules for each in rule.check(seen))
         judged = _as_the_policy_wants(made if place else _spared(made, context), context.policy)
-        new = [each for each in judged if each.fingerprint not in said]
-        known = suppressed((*known, *new), context.facts.suppressions)
+        known = suppressed(added(known, judged, said, context.kept), context.facts.suppressions)
     return known
 
 

@@ -13,6 +13,8 @@ from precision_audit import policy as policies
 from precision_audit.analyse import analyse
 from precision_audit.capture import capture, private_copy
 from precision_audit.hardware import device
+from precision_audit.records import Evidence, Finding
+from precision_audit.rules.rounds import added
 
 
 class Behind(nn.Module):
@@ -113,3 +115,24 @@ def test_where_nothing_is_lost_nothing_is_run_again() -> None:
     facts = analyse(captured, policies.load("fp16-inference"), device("cpu-amx"), [((x,), {})])
     assert facts.beside and not any(each.lost for each in facts.beside)
     assert facts.again == ()
+
+
+def _said(fingerprint: str, severity: str, *pins: str) -> Finding:
+    seen = Evidence("OBSERVED", "seen")
+    return Finding("PA205", severity, "/op#0", "", "", seen, fingerprint=fingerprint, pins=pins)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("new", "kept", "expected"),
+    [
+        (_said("b", "note"), (), [("a", "note", ("x",)), ("b", "note", ())]),
+        (_said("a", "note", "y"), (), [("a", "note", ("x",))]),  # known
+        (_said("a", "error", "y"), (), [("a", "error", ("y", "x"))]),  # worse than could be seen
+        (_said("a", "error", "y"), ("x",), [("a", "note", ("x",))]),  # out of the way in this run
+        (_said("a", "error", "y"), ("/op#0",), [("a", "note", ("x",))]),
+    ],
+)
+def test_what_a_later_run_adds(new: Finding, kept: tuple[str, ...], expected: list[object]) -> None:
+    before = _said("a", "note", "x")
+    found = added([before], [new], {"a": before}, frozenset(kept))
+    assert [(each.fingerprint, each.severity, each.pins) for each in found] == expected
