@@ -7,9 +7,10 @@ and the converted one shares no parameter with it unless asked to.
 from __future__ import annotations
 
 import copy
+import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ def audit(
 
     A model without weights (on the meta device) is captured, decided and planned; the report says that nothing was run.
     """
+    _refuse_unknown("audit", options)
     request = Request(
         model, args, kwargs, policy, device, calibration, dynamic_shapes, loss, optimizer, steps, **options
     )
@@ -127,10 +129,12 @@ def convert(
     `provenance` says where model, weights and inputs came from, in the report's words.
 
     The result is an `nn.Module` with the same state-dict keys, inputs and outputs; under a training policy it holds
-    fp32 parameters and switches between `.train()` and `.eval()`. The user's module is not changed.
+    fp32 parameters and switches between `.train()` and `.eval()`. The user's module is not changed. A name at its top
+    that a converted module has itself (`graph`, `code`) ends in an underscore in op keys, plans and policies.
 
     Raises InputError, in one line, for anything that cannot be used.
     """
+    _refuse_unknown("convert", options)
     request = Request(
         model, args, kwargs, policy, device, calibration, dynamic_shapes, loss, optimizer, steps, **options
     )
@@ -145,6 +149,7 @@ def convert(
 
 def run(request: Request) -> tuple[Report, Converted | None]:
     """All stages; the module is None for a model without weights."""
+    _check_arguments(request.args, request.kwargs)
     with random_state_kept(), precision_settings_kept():
         return _run(request)
 
@@ -251,6 +256,23 @@ def _taught(original: nn.Module, example: Batch, dynamic_shapes: Any) -> Capture
     twin = copy.deepcopy(private_copy(original))._apply(wide)  # type: ignore[no-untyped-call]
     args, kwargs = pytree.tree_map_only(torch.Tensor, wide, (example[0], dict(example[1])))
     return capture(twin, args, kwargs, mode="training", dynamic_shapes=dynamic_shapes)
+
+
+def _refuse_unknown(function: str, options: Mapping[str, Any]) -> None:
+    known = [each.name for each in fields(Request)]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.0)[0]
+            raise InputError(f"{function} has no argument {name}; did you mean {near}?")
+
+
+def _check_arguments(args: Any, kwargs: Any) -> None:
+    """A tensor is a sequence of its rows, and a dict of its keys: neither is what was meant."""
+    if not isinstance(args, tuple | list):
+        mend = "give them as kwargs=" if isinstance(args, Mapping) else "write (x,)"
+        raise InputError(f"args is a {type(args).__name__}; expected a tuple of the model's arguments: {mend}")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InputError(f"kwargs is a {type(kwargs).__name__}; expected a dict of arguments by name")
 
 
 def _device(name: str | None, policy: Policy) -> tuple[Hardware, str]:

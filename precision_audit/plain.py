@@ -7,6 +7,7 @@ while a plan may run it low (`everything_low`, what the analysis fears). Looks f
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from precision_audit import ops
@@ -18,15 +19,17 @@ from precision_audit.records import Graph, Hardware, Plan, Policy, Rule, Tensor
 _GEMMS = ("matmul", "conv", "attention", "rnn")
 
 
-def everything_low(graph: Graph, policy: Policy, hardware: Hardware, kept: frozenset[str] = frozenset()) -> Plan | None:
-    """Every op that has a low kernel runs low, but for the makers of the values `kept`. None where a policy has no low
-    format."""
+def everything_low(
+    graph: Graph, policy: Policy, hardware: Hardware, kept: Collection[str] = frozenset()
+) -> Plan | None:
+    """Every op that has a low kernel runs low, but the ops `kept`. None where a policy has no low format."""
     return _plan(graph, policy, hardware, kept)
 
 
 def as_cast(graph: Graph, policy: Policy, hardware: Hardware) -> Plan | None:
     """The same, but for what is high by the user's own casts."""
-    return _plan(graph, policy, hardware, high_by_casts(graph, policy.high))
+    high = high_by_casts(graph, policy.high)
+    return _plan(graph, policy, hardware, {op.key for op in graph.ops if high.intersection(op.values)})
 
 
 def high_by_casts(graph: Graph, high: str) -> frozenset[str]:
@@ -52,12 +55,11 @@ def high_by_casts(graph: Graph, high: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _plan(graph: Graph, policy: Policy, hardware: Hardware, high: frozenset[str]) -> Plan | None:
+def _plan(graph: Graph, policy: Policy, hardware: Hardware, kept: Collection[str]) -> Plan | None:
     if policy.low == policy.high:
         return None
     low = Rule("everything", "plain", f"safe-in-{policy.low}")
     plain = replace(policy, name=f"plain {policy.low}", rules=(low,), autocast="", casts="shared", keep_io_types=True)
-    kept = {op.key for op in graph.ops if high.intersection(op.values)}
     decisions = tuple(
         replace(each, classification=f"keep-{policy.high}", chosen=policy.high)
         if each.op in kept and each.classification != "fixed"

@@ -8,6 +8,7 @@ when the plan that was made, however it was made, runs every op in the high form
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from precision_audit.plan import file as plan_file
 from precision_audit.plan import plan as cheapest
 from precision_audit.plan import settle
 from precision_audit.records import NO_FACTS, Decision, Facts, Finding, Graph, Hardware, InputError, Plan, Policy
+from precision_audit.rules.sparing import spared
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,12 @@ def planned(
     """Decisions, plan and findings of one captured mode. `committed` is used as written once it was checked to fit.
     `further` are findings of the other mode, whose remedies hold in this one too."""
     offered = backends.listed()
-    decided = decide(graph, policy, hardware, offered, facts=facts)
+    decided = spared(decide(graph, policy, hardware, offered, facts=facts), graph, policy, facts)
     remedies = {
         key: finding for finding in (*further, *decided.findings) if not finding.overridden for key in finding.pins
     }
     if remedies:
-        decided = decide(graph, policy, hardware, offered, remedies, facts)
+        decided = spared(decide(graph, policy, hardware, offered, remedies, facts), graph, policy, facts)
     # The other mode of a training conversion gets a plan of its own.
     given = _checked(committed, graph, policy) if committed is not None and committed.mode == graph.mode else None
     if policy.autocast:
@@ -57,7 +59,7 @@ def planned(
         return Planned(decisions, made, tuple(stays))
     made = _with_error(given or cheapest(graph, decided, policy, hardware), graph, facts)
     decisions = settle(decided.decisions, made)
-    found = _overridden(_resolved(_after_planning(decided.findings, made, policy), made, graph), decisions)
+    found = _overridden(_resolved(_holding(decided.findings, made), made, graph), decisions)
     return Planned(decisions, made, found)
 
 
@@ -74,11 +76,10 @@ def fitting_plan(committed: str | Path | Plan | None, policy: Policy) -> Plan | 
     return made
 
 
-def _after_planning(findings: Iterable[Finding], made: Plan, policy: Policy) -> tuple[Finding, ...]:
-    """Without what PA210 feared of ops that the plan does not run low after all: it spoke of what the policy allows."""
-    tolerance = dict(policy.tolerances).get("relative_l2", 0.0)
-    fits = made.predicted is not None and 0 < made.predicted.error_share <= tolerance**2
-    return tuple(each for each in findings if each.rule != "PA210" or each.pins or not fits)
+def _holding(findings: Iterable[Finding], made: Plan) -> tuple[Finding, ...]:
+    """Without what was feared of ops that the policy lets run low and the plan does not: its error is within bounds."""
+    error = math.sqrt(made.predicted.error_share) if made.predicted is not None else math.inf
+    return tuple(each for each in findings if not each.bound or error > each.bound)
 
 
 def _with_error(made: Plan, graph: Graph, facts: Facts) -> Plan:

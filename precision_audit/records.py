@@ -139,6 +139,12 @@ class Suppression:
     codes: tuple[str, ...]
     reason: str
     text: str = ""  # the line as written
+    # Where it closes a statement or a call over several lines: the first of them, all of which it speaks of; else 0.
+    since: int = field(default=0, metadata={"written": False})
+
+    def speaks_of(self, line: int) -> bool:
+        """Whether a finding on that line of the file is meant."""
+        return (self.since or self.target) <= line <= self.target
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +164,8 @@ class Finding:
     pins: tuple[str, ...] = ()  # the remedy as the planner takes it: keys of ops that must run in the high format
     overridden: str = ""  # whose word kept the remedy from being applied: "turned off by policy mine.yaml:9"
     suppression: Suppression | None = None  # the comment in the user's code that leaves it out of counts
+    # It holds only of a plan whose predicted error (root of `error_share`) exceeds this; 0 where it holds of any.
+    bound: float = field(default=0.0, metadata={"written": False})
 
     @property
     def open(self) -> bool:
@@ -553,6 +561,16 @@ class Tf32:
 
 
 @dataclass(frozen=True, slots=True)
+class Rerun:
+    """The low model once more beside the captured one, the ops `kept` in the high format: what lies behind the elements
+    that were lost before."""
+
+    kept: tuple[str, ...]  # op keys
+    beside: tuple[Beside, ...]
+    flips: tuple[Flip, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What analysis learned of the captured graph, in graph order. Without inputs: what constants and shapes tell."""
 
@@ -574,6 +592,7 @@ class Facts:
     training: Training | None = None  # None where nothing was trained
     accumulated: tuple[Accumulated, ...] = ()  # buffers that the model writes to
     tf32: tuple[Tf32, ...] = ()  # where the device and the settings make TF32 of fp32 products
+    again: tuple[Rerun, ...] = ()  # beside, with the remedies of what was found kept; where elements were lost only
     backward: tuple[Backward, ...] = ()
     functions: tuple[CustomFunction, ...] = ()  # those of the graph, measured
 

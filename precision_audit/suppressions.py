@@ -1,7 +1,8 @@
 """Suppressions: `# precision-audit: ignore[PA203] reason` in the user's code.
 
 Takes a graph, the model it was captured from, and findings; gives the comments as `Suppression` records, and findings
-marked by them. A comment speaks of its own line, or of the next one where it stands alone. It silences the report and
+marked by them. A comment speaks of its own line, or of the next one where it stands alone; on the closing line of a
+statement or call over several lines, of all of them. It silences the report and
 nothing else: the plan still applies the remedy. A pin or `hazards: {PA203: off}` in the policy leaves an op low.
 
 Reads only files that hold the model: those of `Op.source` and those of the model's classes; and of these only the
@@ -26,7 +27,9 @@ from typing import Any
 
 from precision_audit.records import Finding, Graph, Suppression
 
-_COMMENT = re.compile(r"#\s*precision[-_]audit:\s*ignore\b(?:\[(?P<codes>[^\]]*)\])?(?P<reason>[^#]*)", re.IGNORECASE)
+_COMMENT = re.compile(r"#\s*precision[-_]audit:\s*(?P<said>ignore\b[^#]*)", re.IGNORECASE)
+_SAID = re.compile(r"ignore\b(?:\[(?P<codes>[^\]]*)\])?(?P<reason>.*?)(?=\bignore\[|$)", re.IGNORECASE | re.DOTALL)
+_WHOLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr, ast.Assert, ast.Raise, ast.Delete, ast.Call)
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _OTHERS = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
@@ -49,15 +52,15 @@ def in_text(file: str, text: str) -> tuple[Suppression, ...]:
 
 def suppressed(findings: Iterable[Finding], suppressions: Iterable[Suppression]) -> tuple[Finding, ...]:
     """The findings, each with the first suppression that speaks of it."""
-    by_line: dict[tuple[str, int], list[Suppression]] = {}
+    by_file: dict[str, list[Suppression]] = {}
     for each in suppressions:
-        by_line.setdefault((each.file, each.target), []).append(each)
+        by_file.setdefault(each.file, []).append(each)
 
     def of(finding: Finding) -> Suppression | None:
-        if finding.source is None or not by_line:
+        if finding.source is None or not by_file:
             return None
-        place = (os.path.abspath(finding.source.file), finding.source.line)
-        return next((each for each in by_line.get(place, ()) if covers(each, finding.rule)), None)
+        line, there = finding.source.line, by_file.get(os.path.abspath(finding.source.file), ())
+        return next((each for each in there if each.speaks_of(line) and covers(each, finding.rule)), None)
 
     return tuple(replace(finding, suppression=of(finding)) for finding in findings)
 
@@ -104,20 +107,32 @@ def _in_file(file: str, text: str, seen: set[int] | None) -> Iterator[Suppressio
     if not _COMMENT.search(text):
         return
     try:
-        spans = [] if seen is None else list(_spans(ast.parse(text)))
+        tree = ast.parse(text)
+        spans = [] if seen is None else list(_spans(tree))
         unseen = [span for span in spans if not any(line in span for line in seen or ())]
+        closed = _closed(tree)
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (SyntaxError, ValueError, tokenize.TokenError, RecursionError):
         return
     code = {token.start[0] for token in tokens if token.type not in _OTHERS}
     for token in tokens:
-        found = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
         line = token.start[0]
-        if found is None or any(line in span for span in unseen):
+        if token.type != tokenize.COMMENT or any(line in span for span in unseen):
             continue
         target = line if line in code else min((each for each in code if each > line), default=line)
-        codes = tuple(part.strip().upper() for part in (found["codes"] or "").split(",") if part.strip())
-        yield Suppression(file, line, target, codes, found["reason"].strip(" \t:-"), token.line.strip())
+        since = closed.get(line, 0) if line in code else 0
+        for found in (each for comment in _COMMENT.finditer(token.string) for each in _SAID.finditer(comment["said"])):
+            codes = tuple(part.strip().upper() for part in (found["codes"] or "").split(",") if part.strip())
+            yield Suppression(file, line, target, codes, found["reason"].strip(" \t:-;,"), token.line.strip(), since)
+
+
+def _closed(tree: ast.Module) -> dict[int, int]:
+    """By line on which a statement or call over several lines ends: the first line of the largest of them."""
+    found: dict[int, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, _WHOLE) and node.end_lineno is not None and node.end_lineno > node.lineno:
+            found[node.end_lineno] = min(node.lineno, found.get(node.end_lineno, node.lineno))
+    return found
 
 
 def _spans(tree: ast.Module) -> Iterator[range]:

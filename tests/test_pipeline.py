@@ -8,6 +8,7 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -251,3 +252,25 @@ def test_a_measurement_that_fails_is_told_and_the_others_stand(monkeypatch: pyte
     assert any(
         "where the outputs' error comes from" in note and "no such kernel" in note for note in report.facts.notes
     )
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "options", "words"),
+    [
+        (torch.randn(8, 64), None, {}, r"^args is a Tensor; expected a tuple of the model's arguments: write \(x,\)$"),
+        ({"input": torch.randn(8, 64)}, None, {}, r"^args is a dict; expected a tuple .*: give them as kwargs=$"),
+        ((), (torch.randn(8, 64),), {}, "^kwargs is a tuple; expected a dict of arguments by name$"),
+        ((torch.randn(8, 64),), None, {"polcy": "fp32"}, "has no argument polcy; did you mean policy[?]$"),
+        ((torch.randn(8, 64),), None, {"calibration_data": []}, "did you mean calibration[?]$"),
+        ((torch.randn(8, 64),), None, {"optimiser": None}, "did you mean optimizer[?]$"),
+    ],
+)
+@pytest.mark.parametrize("function", [pa.audit, pa.convert])
+def test_arguments_that_cannot_be_meant_get_one_line(
+    function: Any, args: Any, kwargs: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InputError, match=words) as raised:
+        function(perceptron(), args, kwargs, **options)
+    assert "\n" not in str(raised.value)
+    if options:
+        assert str(raised.value).startswith(f"{function.__name__} has no argument ")

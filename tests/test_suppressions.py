@@ -67,6 +67,52 @@ def test_what_a_comment_says(tmp_path: Path, comment: str, codes: tuple[str, ...
 
 
 @pytest.mark.parametrize(
+    ("comment", "said"),
+    [
+        ("ignore[PA101] large ignore[PA203] small", [(("PA101",), "large"), (("PA203",), "small")]),
+        ("ignore[PA101] a; ignore[PA2, PA3]", [(("PA101",), "a"), (("PA2", "PA3"), "")]),
+        ("ignore[PA101] we ignore that", [(("PA101",), "we ignore that")]),
+        ("ignore[PA101] a  # precision-audit: ignore[PA203] b", [(("PA101",), "a"), (("PA203",), "b")]),
+    ],
+)
+def test_a_comment_may_say_two_things(tmp_path: Path, comment: str, said: list[object]) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(f"x = 1\ny = x  # precision-audit: {comment}\n")
+    found = suppressions.read(graph(str(file), 2))
+    assert [(each.codes, each.reason) for each in found] == said
+    assert {(each.line, each.target) for each in found} == {(2, 2)}
+
+
+STATEMENTS = """\
+y = (
+    a
+    + b
+)  # precision-audit: ignore[PA1] whole
+z = call(
+    a,  # precision-audit: ignore[PA2] a line within
+    b,
+)
+for i in range(
+    9
+):  # precision-audit: ignore[PA3] the call in the header
+    w = [
+        call(
+            i
+        ),  # precision-audit: ignore[PA4] the call
+        2,
+    ]
+"""
+
+
+def test_on_the_closing_line_a_comment_speaks_of_the_whole_statement(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(STATEMENTS)
+    found = suppressions.read(graph(str(file), 1))
+    spoken = {each.codes[0]: [line for line in range(1, 20) if each.speaks_of(line)] for each in found}
+    assert spoken == {"PA1": [1, 2, 3, 4], "PA2": [6], "PA3": [9, 10, 11], "PA4": [13, 14, 15]}
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "x = '# precision-audit: ignore[PA203] in a string'\n",
@@ -172,6 +218,48 @@ def test_the_plan_protects_the_op_with_and_without_a_comment(write: Any, comment
     assert dict(report.plan.formats)["/mul#0"] == "fp32"
     assert ("1 suppressed" in report.summary) == bool(comment)
     assert ("1 more resolved by the plan" in report.summary) != bool(comment)
+
+
+STREAM = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.project, self.norm = nn.Linear(64, 64), nn.LayerNorm(64)
+
+    def forward(self, x):
+        stream = self.project(x) + 30.0  # precision-audit: ignore[PA210] measured and found small
+        return self.norm(stream)
+"""
+
+
+def test_what_is_found_last_can_be_suppressed_too(write: Any, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: alone\nextends: bf16-inference\nhazards: {PA204: off, PA205: off, PA207: off}\n")
+    x = torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
+    report = pa.audit(write(STREAM).Net(), (x,), policy=file)
+    assert [each.suppression is not None for each in report.findings if each.rule == "PA210"] == [True]
+    assert not [each for each in report.findings if each.rule == "PA506"]
+
+
+SPREAD = """
+class Net(nn.Module):
+    def forward(self, x):
+        y = torch.mul(
+            x,
+            x,
+        )  # precision-audit: ignore[PA101] known ignore[PA203] nothing of the kind
+        return y / 1000.0
+"""
+
+
+def test_both_are_honoured_at_the_end_of_a_call(write: Any) -> None:
+    """The op's line is the first of the call."""
+    report = pa.audit(write(SPREAD).Net(), (torch.tensor([300.0, 2.0]),), policy="fp16-inference")
+    (found,) = [each for each in report.findings if each.rule == "PA101"]
+    assert found.suppression is not None and found.suppression.reason == "known"
+    (unused,) = [each for each in report.findings if each.rule == "PA506"]
+    assert "no PA203 on this line" in unused.message
 
 
 @pytest.mark.parametrize(

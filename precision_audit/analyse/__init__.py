@@ -8,6 +8,7 @@ activation beyond the batch that is being run, and without batches gives what co
     work         FLOPs, bytes, parameters; from shapes
     forward      ranges and histograms, streamed over all batches, and the inner numbers of composite ops
     beside       the model wholly in the low format beside the captured one, op by op, on the example
+    again        the same behind elements that were lost, with the remedies of what was found kept high
     sensitivity  shares of the outputs' error by source, on the example
     backward     which op's derivative loses gradients in the low format, on the example
     traps        what raises after model.to(format) or under torch.autocast, without running the model
@@ -22,11 +23,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from precision_audit.analyse.accumulated import accumulated
+from precision_audit.analyse.again import again
 from precision_audit.analyse.backward import backward
 from precision_audit.analyse.batches import spoiled
 from precision_audit.analyse.beside import beside, beside_cast
@@ -40,19 +43,7 @@ from precision_audit.analyse.training import Lesson, training
 from precision_audit.analyse.traps import traps
 from precision_audit.analyse.work import parameters_of, tensors_of, work_of
 from precision_audit.capture import Captured
-from precision_audit.records import (
-    Accumulated,
-    Backward,
-    Beside,
-    Facts,
-    Hardware,
-    InputError,
-    Policy,
-    Share,
-    Tf32,
-    Training,
-    Trap,
-)
+from precision_audit.records import Facts, Hardware, InputError, Policy
 from precision_audit.verify.runs import Batch
 
 STRICT = False  # raise where a measurement fails: for tests
@@ -70,64 +61,51 @@ def analyse(
 ) -> Facts:
     """Everything known of the captured graph; the example is the first batch, the others count for ranges and for the
     steps of the `lesson`, which says how the model is trained. Gradients of a low model descend from `loss`."""
-    flops, moved = work_of(captured.graph)
     notes: list[str] = []
-    process = flags()
-    products: tuple[Tf32, ...] = ()
+    flops, moved = work_of(captured.graph)
+    facts = Facts(flops, moved, parameters_of(captured.graph), len(batches), flags=flags())
     if batches:
         with _told("what TF32 makes of fp32 products", notes):
-            products = tf32(captured, policy, hardware, batches[0], process)
+            facts = replace(facts, tf32=tf32(captured, policy, hardware, batches[0], facts.flags))
     if not policy.lowers and lesson is None:  # nothing else is at stake
-        parameters = parameters_of(captured.graph)
-        return Facts(flops, moved, parameters, len(batches), notes=tuple(notes), flags=process, tf32=products)
+        return replace(facts, notes=tuple(notes))
     ranges, inner = forward(captured, batches)
-    deltas = Deltas(captured.graph, to_be_swapped(captured.graph, policy, hardware) if batches else ())
-    lows: tuple[Beside, ...] = ()
-    cast: tuple[Beside, ...] = ()
-    shares: tuple[Share, ...] = ()
+    facts = replace(facts, ranges=ranges, inner=inner, branches=branches(captured, policy.high, policy.low))
+    with _told("what raises when the model is cast", notes):
+        facts = replace(facts, traps=traps(captured, policy, hardware))
     if batches:
-        with _told("the low model beside the captured one", notes):
-            lows = beside(captured, policy, hardware, batches[0], deltas)
-        with _told("the model as a cast leaves it", notes):
-            cast = beside_cast(captured, policy, hardware, batches[0])
-        with _told("where the outputs' error comes from", notes):
-            shares, said = sensitivity(captured, policy, hardware, batches[0], deltas)
-            notes.extend(said)
-    stored: tuple[Accumulated, ...] = ()
+        facts = _beside(facts, captured, policy, hardware, batches[0], notes)
     with _told("buffers that the model writes to", notes):
-        stored = accumulated(captured, batches)
-    learned: Training | None = None
+        facts = replace(facts, accumulated=accumulated(captured, batches))
     if lesson is not None and batches:
         with _told("training steps", notes):
             learned, said = training(lesson, policy, hardware, batches, ranges)
+            facts = replace(facts, training=learned)
             notes.extend(said)
-    losing: tuple[Backward, ...] = ()
     if batches:
         with _told("the gradients of the low model", notes):
-            losing = backward(captured, policy, hardware, batches[0], loss)
-    raising: tuple[Trap, ...] = ()
-    with _told("what raises when the model is cast", notes):
-        raising = traps(captured, policy, hardware)
-    return Facts(
-        flops=flops,
-        bytes=moved,
-        parameters=parameters_of(captured.graph),
-        batches=len(batches),
-        ranges=ranges,
-        inner=inner,
-        beside=lows,
-        cast=cast,
-        shares=shares,
-        traps=raising,
-        notes=(*spoiled(captured.graph, ranges), *notes),
-        flips=tuple(deltas.flips),
-        branches=branches(captured, policy.high, policy.low),
-        accumulated=stored,
-        training=learned,
-        flags=process,
-        tf32=products,
-        backward=losing,
-    )
+            facts = replace(facts, backward=backward(captured, policy, hardware, batches[0], loss))
+    return replace(facts, notes=(*spoiled(captured.graph, ranges), *notes))
+
+
+def _beside(
+    facts: Facts, captured: Captured, policy: Policy, hardware: Hardware, batch: Batch, notes: list[str]
+) -> Facts:
+    """The facts with what the low model shows on the example, and where its error comes from."""
+    deltas = Deltas(captured.graph, to_be_swapped(captured.graph, policy, hardware))
+    with _told("the low model beside the captured one", notes):
+        lows = beside(captured, policy, hardware, batch, deltas)
+        facts = replace(facts, beside=lows, flips=tuple(deltas.flips))
+    with _told("the model as a cast leaves it", notes):
+        facts = replace(facts, cast=beside_cast(captured, policy, hardware, batch))
+    with _told("what lies behind lost elements", notes):
+        for rerun in again(captured, policy, hardware, batch, deltas, facts):
+            facts = replace(facts, again=(*facts.again, rerun))
+    with _told("where the outputs' error comes from", notes):
+        shares, said = sensitivity(captured, policy, hardware, batch, deltas)
+        facts = replace(facts, shares=shares)
+        notes.extend(said)
+    return facts
 
 
 @contextlib.contextmanager

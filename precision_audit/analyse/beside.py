@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -35,10 +35,16 @@ from precision_audit.verify.runs import Batch, Conditions, without_trace
 
 
 def beside(
-    captured: Captured, policy: Policy, hardware: Hardware, batch: Batch, deltas: Deltas | None = None
+    captured: Captured,
+    policy: Policy,
+    hardware: Hardware,
+    batch: Batch,
+    deltas: Deltas | None = None,
+    kept: Collection[str] = frozenset(),
 ) -> tuple[Beside, ...]:
-    """One record per value of a computed op, in graph order; each op's own error goes into `deltas`."""
-    return _run(captured, everything_low(captured.graph, policy, hardware), batch, deltas)
+    """One record per value of a computed op, in graph order; each op's own error goes into `deltas`. The ops `kept` run
+    high, and what `deltas` knows of them stays."""
+    return _run(captured, everything_low(captured.graph, policy, hardware, kept), batch, deltas)
 
 
 def beside_cast(captured: Captured, policy: Policy, hardware: Hardware, batch: Batch) -> tuple[Beside, ...]:
@@ -149,6 +155,7 @@ class _Lockstep:
             if raised or widened is None:
                 deltas.failed.add(value)
             else:
+                deltas.failed.discard(value)
                 deltas.put(value, one, other)
 
     def _swapped(self, key: str, high: fx.Node, low: fx.Node) -> None:

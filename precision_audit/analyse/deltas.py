@@ -39,6 +39,7 @@ class Deltas:
     def put(self, value: str, made: Tensor, expected: Tensor) -> None:
         """Keep `made` - `expected` for the low format; nothing where they agree."""
         delta = self.difference(made, expected)
+        self.low.pop(value, None)  # of an earlier run
         if delta is not None and bool(delta.any()):
             self.low[value] = delta
 

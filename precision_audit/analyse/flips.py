@@ -1,8 +1,9 @@
-"""How near a decision is to being another: argmax, top-k and sort against the error of what they decide by.
+"""How near a decision is to being another: ranks, and comparisons with a number, against the error of what they read.
 
 Takes the operand of a deciding op in the captured model and beside it in the low one; gives a `Flip`. A decision
 between two elements flips when their rounding errors differ by more than the elements do: with independent errors of
-standard deviation σ, the probability is that of a normal variable of σ√2 exceeding the margin. Judges nothing.
+standard deviation σ, the probability is that of a normal variable of σ√2 exceeding the margin; against a number that
+has no error, of σ. An element that is that number, as zeros are, stays where it is. Judges nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from torch import Tensor
 from precision_audit.records import Flip, Op
 
 _ALONG = frozenset({"argmax", "argmin", "max", "min", "sort", "argsort", "msort", "topk", "kthvalue", "mode"})
+_AGAINST = frozenset({"gt", "greater", "ge", "greater_equal", "lt", "less", "le", "less_equal"})
 _SMALLEST = frozenset({"argmin", "min", "kthvalue"})
 
 
 def flip(op: Op, expected: Tensor, made: Tensor) -> Flip | None:
     """None for an op that decides nothing, or nothing between two."""
-    decides = any(tensor.format in ("int64", "int32") for tensor in op.outputs)
-    if op.op not in _ALONG or not decides or not expected.is_floating_point() or expected.shape != made.shape:
+    ranks = op.op in _ALONG and any(tensor.format in ("int64", "int32") for tensor in op.outputs)
+    threshold = dict(op.attributes).get("other") if op.op in _AGAINST else None
+    compares = isinstance(threshold, int | float)
+    if not (ranks or compares) or not expected.is_floating_point() or expected.shape != made.shape:
         return None
     exact = expected.detach().double()
     error = made.detach().double() - exact
@@ -29,10 +33,13 @@ def flip(op: Op, expected: Tensor, made: Tensor) -> Flip | None:
     if not bool(finite.any()):
         return None
     sigma = float(error[finite].pow(2).mean().sqrt())
-    margins = _margins(op, exact)
+    margins = (exact[finite] - threshold).abs() if isinstance(threshold, int | float) else _margins(op, exact)
     if margins is None:
         return None
-    risk = torch.special.erfc(margins / (2 * sigma)) / 2 if sigma else (margins == 0).double() * 0
+    spread = sigma if compares else sigma * math.sqrt(2)
+    risk = torch.special.erfc(margins / (spread * math.sqrt(2))) / 2 if sigma else torch.zeros_like(margins)
+    if compares:
+        risk[margins == 0] = 0.0
     return Flip(op.key, float(risk.mean()), float(margins.median()), sigma)
 
 

@@ -80,8 +80,7 @@ class LowSteps:
     def low(self, kept: frozenset[str]) -> LowStep:
         """Everything low but the ops `kept`, at the largest loss scale that loses nothing, else at the largest."""
         graph = self._captured.graph
-        values = frozenset(value for op in graph.ops if op.key in kept for value in op.values)
-        plan = everything_low(graph, self._policy, self._hardware, values)
+        plan = everything_low(graph, self._policy, self._hardware, kept)
         assert plan is not None
         module = self._module(plan)
         first: LowStep | None = None

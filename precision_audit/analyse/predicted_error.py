@@ -78,6 +78,38 @@ def heaviest(
     return tuple(key for key in sources.keys if key in _without_the_idle(sources, best, target))
 
 
+def needless(
+    shares: Iterable[Share],
+    low: Collection[str],
+    graph: Graph,
+    kept: Collection[str],
+    candidates: Iterable[str],
+    target: float,
+    swapped: Collection[str] = (),
+) -> set[str]:
+    """Those of `candidates` that need not be high among `kept` for the predicted error to stay within `target`, dearest
+    first; none where it is above that with all of them. `low` are the ops that would run low if nothing were kept."""
+    sources, still, idle = _Sources(shares, graph, low, swapped), set(kept), set[str]()
+    if not sources.error(still) <= target:
+        return idle
+    for key in sorted(candidates, key=lambda key: (-sources.price.get(key, 0.0), key)):
+        if sources.error(still - {key}) <= target:
+            still.discard(key)
+            idle.add(key)
+    return idle
+
+
+def weights(shares: Iterable[Share], swapped: Collection[str]) -> dict[str, float]:
+    """By op, what it adds when it runs low: its own share and that of the values rounded for it."""
+    adds: dict[str, float] = {}
+    for share in shares:
+        key = share.reader or share.source.removeprefix("swap:")
+        own = share.reader or (share.source != key) == (key in swapped)
+        if own and not share.pair:
+            adds[key] = adds.get(key, 0.0) + share.share
+    return adds
+
+
 def _without_the_idle(sources: _Sources, kept: set[str], target: float) -> set[str]:
     """Drop what is not needed, dearest first; the cut trades by weight, and may keep one op too many."""
     if len(kept) > _FEW:

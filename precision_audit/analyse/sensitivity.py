@@ -10,8 +10,9 @@ g = ∂(r·y)/∂v at every value v. A source with difference δ there has the s
 errors of different elements are independent. Where they are not, the square of Σ g·δ comes out larger; where it is
 more than four times the share, it is taken instead. What no gradient leads from is unknown, never zero.
 
-Six probes and the twin's forward run are seven passes of the model; the run beside the low one is the eighth. Holds
-one batch's activations (the twin's) and one difference per value and format.
+Six probes and the twin's forward run are seven passes of the model; the run beside the low one is the eighth; where
+elements were lost, `again` adds one or two. Holds one batch's activations (the twin's) and one difference per value and
+format.
 """
 
 from __future__ import annotations

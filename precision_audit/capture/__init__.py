@@ -22,7 +22,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ from precision_audit.capture import functions, origins, regions
 from precision_audit.capture import graph as graph_records
 from precision_audit.capture.containers import registered, without_cache
 from precision_audit.capture.sources import user_frame, users_frames
+from precision_audit.capture.spelling import respelled
 from precision_audit.records import Graph, InputError, Mode, Source
 
 
@@ -42,8 +43,9 @@ from precision_audit.records import Graph, InputError, Mode, Source
 class Captured:
     """One model captured in one mode.
 
-    `root` holds the parameters and buffers under their original names and the cleaned graph with flat inputs and
-    outputs; `nodes` maps op keys to its nodes; `in_spec` and `out_spec` say how the flat lists are nested.
+    `root` holds the parameters and buffers under their original names, but for `spelled`, and the cleaned graph with
+    flat inputs and outputs; `nodes` maps op keys to its nodes; `in_spec` and `out_spec` say how the flat lists are
+    nested.
     """
 
     root: fx.GraphModule
@@ -51,6 +53,7 @@ class Captured:
     nodes: Mapping[str, fx.Node]
     in_spec: pytree.TreeSpec
     out_spec: pytree.TreeSpec
+    spelled: Mapping[str, str] = field(default_factory=dict)  # names at the top that had to change → the user's own
 
 
 def capture(
@@ -71,10 +74,12 @@ def capture(
     args, kwargs = tuple(args), dict(kwargs or {})
     notes: list[str] = []
     calls: list[functions.Call] = []
+    spelled: dict[str, str] = {}
     if isinstance(model, torch.export.ExportedProgram):
         program = model
     else:
         set_mode(model, mode)
+        model, spelled = respelled(model)
         program = _export(model, args, kwargs, dynamic_shapes, notes, calls)
     root = program.module(check_guards=False)
     in_spec, out_spec = root._in_spec, root._out_spec
@@ -87,7 +92,7 @@ def capture(
     labels = _symbol_names(root.graph, dynamic_shapes)
     records, nodes = graph_records.build(root, mode, follows, labels, tuple(notes))
     records = dataclasses.replace(records, functions=functions.located(calls, nodes))
-    return Captured(root, records, nodes, in_spec, out_spec)
+    return Captured(root, records, nodes, in_spec, out_spec, spelled)
 
 
 def private_copy(model: nn.Module) -> nn.Module:

@@ -7,11 +7,10 @@ would say so in words about its own insides. Never runs the model.
 from __future__ import annotations
 
 import keyword
-from functools import cache
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from precision_audit.records import InputError
@@ -53,7 +52,7 @@ def check_model(model: Any) -> None:
 
 
 def _check_names(model: nn.Module) -> None:
-    """Names that generated code cannot spell, or that a graph module or a converted one has itself."""
+    """Names that generated code cannot spell."""
     named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     for path in (path for path, _ in named):
         word = next((part for part in path.split(".") if keyword.iskeyword(part)), "")
@@ -61,17 +60,6 @@ def _check_names(model: nn.Module) -> None:
             raise InputError(
                 f"{path}: {word!r} is a word of Python, which generated code cannot use; rename that module"
             )
-        first = path.partition(".")[0]
-        if first in _reserved():
-            raise InputError(f"{path}: {first!r} is an attribute of every converted module; rename yours")
-
-
-@cache
-def _reserved() -> frozenset[str]:
-    from precision_audit.rewrite.converted import Converted  # which is made of captured graphs
-
-    taken = {*dir(fx.GraphModule(nn.Module(), fx.Graph())), *dir(Converted(nn.Module(), {})), "range_constraints"}
-    return frozenset(taken - set(dir(nn.Module())) | {"_in_spec", "_out_spec"})
 
 
 def _holds_packed_weights(module: nn.Module) -> bool:

@@ -1,4 +1,5 @@
-"""The report as JSON, version 1: the names of `records.py`, every record whole but for `Report.facts`.
+"""The report as JSON, version 1: the names of `records.py`, every record whole but for what the audit has used up
+(`Report.facts`, `Finding.bound`, `Suppression.since`).
 
 Takes a `Report`, or a `Lint`, whose findings have the same fields; gives JSON that any parser accepts: a number that
 JSON cannot hold is one of the strings "inf", "-inf", "nan". A record is an object; pairs whose first half is a name

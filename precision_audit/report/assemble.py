@@ -14,8 +14,9 @@ from torch import nn
 
 from precision_audit import autocast
 from precision_audit.planning import Planned
-from precision_audit.records import Facts, Finding, Graph, Hardware, Meta, Plan, Policy, Report, Verification
+from precision_audit.records import Facts, Graph, Hardware, Meta, Plan, Policy, Report, Verification
 from precision_audit.report import phrases, provenance, verdict
+from precision_audit.report.findings import by_place
 from precision_audit.verify.runs import Batch
 
 SCHEMA = 1
@@ -41,7 +42,7 @@ def assemble(
         summary=verdict.summary(judged, reasons, made.findings, made.plan, policy),
         graph=replace(graph, notes=tuple(dict.fromkeys(graph.notes))),
         decisions=made.decisions,
-        findings=_ordered(made.findings),
+        findings=by_place(made.findings),
         plan=made.plan,
         verification=verification,
         autocast_casts=autocast.autocast_cast_count(graph, policy.autocast or kernels),
@@ -97,8 +98,3 @@ def provenance_of(
 def _lacking(facts: Facts) -> tuple[str, ...]:
     """What the evidence lacks, which lowers the confidence in having found everything."""
     return tuple(dict.fromkeys((*([] if facts.batches else [phrases.NOTHING_RUN]), *facts.notes)))
-
-
-def _ordered(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    rank = {"error": 0, "warning": 1, "note": 2}
-    return tuple(sorted(findings, key=lambda each: (rank[each.severity], each.rule, each.op, each.message)))

@@ -1,16 +1,16 @@
 """Findings as the reports show them: what is open first, alike ones as one, what the plan resolved in a line each.
 
 Takes a `Report`, or a `Lint`; gives `Entry` records in the order in which they are shown. Unless verbose, findings with
-the same text are one entry whatever their op, and so are those of one line of the user's that differ by numbers only
-(repeated layers): then the one with the largest number stands for all, and is said to. Never drops anything silently:
-what `within` leaves out is counted.
+the same text are one entry whatever their op, and so are those of one line of the user's that differ by numbers and the
+op's name only (repeated layers, the sums of one line): then the one with the largest number stands for all, and is said
+to. Never drops anything silently: what `within` leaves out is counted.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -52,6 +52,11 @@ def entries(report: Report | Lint, state: State, verbose: bool = False) -> list[
         groups.setdefault(key, []).append(each)
     found = [(members, _entry(members, labels, report, verbose)) for members in groups.values()]
     return [entry for _, entry in found] if verbose else _merged(found)
+
+
+def by_place(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Worst first, then by file and line: what is said of one line stands together, whichever rules say it."""
+    return tuple(sorted(findings, key=lambda each: (*_place(each), each.message)))
 
 
 def within(found: Sequence[Entry], lines: int, detailed: bool = True) -> tuple[list[Entry], str]:
@@ -155,10 +160,10 @@ def _size(finding: Finding) -> float:
 
 
 def _merged(found: Sequence[tuple[Sequence[Finding], Entry]]) -> list[Entry]:
-    """Entries of one line that differ by their numbers only, as the largest of them."""
+    """Entries of one line that differ only by their numbers and the name of the op, as the largest of them."""
     alike: dict[tuple[str, ...], list[tuple[Sequence[Finding], Entry]]] = {}
     for members, entry in found:
-        text = _NUMBER.sub("#", entry.text.partition(": ")[2] or entry.text)
+        text = _NUMBER.sub("#", _nameless(entry.text.partition(": ")[2] or entry.text, members[0]))
         place = entry.location if members[0].source else _NUMBER.sub("#", entry.location)
         key = (entry.rule, entry.severity, entry.basis, place, text, _NUMBER.sub("#", entry.fix))
         alike.setdefault(key, []).append((members, entry))
@@ -170,3 +175,9 @@ def _merged(found: Sequence[tuple[Sequence[Finding], Entry]]) -> list[Entry]:
             entry = replace(entry, text=f"{entry.text} (and {total - entry.count} like it)", count=total)
         shown.append(entry)
     return shown
+
+
+def _nameless(text: str, finding: Finding) -> str:
+    """The text without the op's own name, which the beginning of an entry tells."""
+    name = finding.op.rpartition("/")[2].partition("#")[0]
+    return re.sub(rf"\b{re.escape(name)}\b", "#", text) if name else text

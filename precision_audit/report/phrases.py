@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from precision_audit.records import Lint, Op, Source
 
@@ -20,21 +20,30 @@ _STYLES = {"good": "32", "bad": "31;1", "warn": "33", "quiet": "2", "strong": "1
 _INDEX = re.compile(r"(?<![^./])\d+(?![^./])")  # a whole component of a module path: the 3 of layers.3.fc1
 
 
-def figure(value: float | None, short: bool = False) -> str:
-    """Two digits: 2.0e-3, 0, inf; - for what was not measured. `short`, for limits, writes 1e-2 and not 1.0e-2."""
+def figure(value: float | None, short: bool = False, more: int = 0) -> str:
+    """Two digits and `more`: 2.0e-3, 0, inf; - for what was not measured. `short`, for limits, writes 1e-2 and not
+    1.0e-2."""
     if value is None:
         return "-"
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa.removesuffix('.0') if short else mantissa}e{int(exponent)}"
+    mantissa, exponent = f"{value:.{1 + more}e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.') if short else mantissa}e{int(exponent)}"
 
 
-def share(value: float | None) -> str:
+def share(value: float | None, more: int = 0) -> str:
     """A share as a percentage that is never rounded to none."""
     if value is None:
         return "-"
-    return "0 %" if value == 0 else f"{value:.2%}".replace("%", " %") if value >= 5e-5 else "< 0.01 %"
+    return "0 %" if value == 0 else f"{value:.{2 + more}%}".replace("%", " %") if value >= 5e-5 else "< 0.01 %"
+
+
+def needed(value: float | None, limit: float | None, write: Callable[..., str]) -> int:
+    """How many more digits it takes to tell a value from its limit, written by `figure` or `share`: 5.0e-3 beside a
+    limit of 5e-3 that it exceeds says nothing."""
+    if value is None or limit is None or value == limit:
+        return 0
+    return next((more for more in range(15) if write(value, more=more) != write(limit, more=more)), 0)
 
 
 def amount(value: int) -> str:

@@ -160,12 +160,14 @@ def _output_rows(found: Comparison, verbose: bool) -> list[tuple[str, str, str, 
 
 
 def _row(label: str, found: Comparison) -> tuple[str, str, str, str, str]:
+    value, plain, limit = found.relative_l2, found.plain_relative_l2, found.limit
     if found.figure == "elements changed":
-        figures = [phrases.share(value) for value in (found.relative_l2, found.plain_relative_l2, found.limit)]
+        more = phrases.needed(value, limit, phrases.share)
+        figures = (phrases.share(value, more), phrases.share(plain), phrases.share(limit, more))
     else:
-        figures = [phrases.figure(value) for value in (found.relative_l2, found.plain_relative_l2)]
-        figures.append(phrases.figure(found.limit, short=True))
-    return (label, figures[0], figures[1], figures[2], _status(found.passed))
+        more = phrases.needed(value, limit, phrases.figure)
+        figures = (phrases.figure(value, more=more), phrases.figure(plain), phrases.figure(limit, True, more))
+    return (label, *figures, _status(found.passed))
 
 
 def _ratio(found: Comparison) -> float:

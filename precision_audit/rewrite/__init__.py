@@ -53,7 +53,7 @@ def rewrite(
         graph.lint()
         sides[mode] = side(graph, captured.in_spec, captured.out_spec)
     converted = Converted(state.module, sides, plans, signature, missing)
-    converted.copies = copies
+    converted.copies, converted.spelled = copies, dict(captured.spelled)  # the same in both modes
     converted.written = frozenset().union(*(written_parameters(each.graph) for each in captures.values()))
     return converted
 

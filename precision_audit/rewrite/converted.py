@@ -14,7 +14,7 @@ import copy
 import inspect
 import itertools
 import linecache
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from precision_audit.ambient import restored_on_error
+from precision_audit.capture.spelling import restored
 from precision_audit.records import Mode, Plan
 
 _serial = itertools.count()
@@ -66,8 +67,11 @@ class Converted(nn.Module):
         self._missing = missing  # why the other mode could not be captured
         self.written: frozenset[str] = frozenset()  # parameters that a forward pass itself changes (max_norm)
         self.copies: dict[str, tuple[str, torch.dtype]] = {}  # low copy → the parameter it is made from
+        self.spelled: dict[str, str] = {}  # names at the top that had to change → the original's
         self.training = "training" in self._sides
         self.register_load_state_dict_post_hook(_refresh_copies)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_take_original_names)  # type: ignore[no-untyped-call]
+        self.register_state_dict_post_hook(_give_original_names)  # type: ignore[no-untyped-call]
 
     @property
     def graph(self) -> fx.Graph:
@@ -98,6 +102,14 @@ class Converted(nn.Module):
             with restored_on_error():
                 return pytree.tree_unflatten(side.run(self, *flat), side.out_spec)
         return pytree.tree_unflatten(side.run(self, *flat), side.out_spec)
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """As any module's, under the original's names (but not where another module that holds this one lists them)."""
+        dot = f"{prefix}." if prefix else ""
+        for path, parameter in super().named_parameters("", recurse, remove_duplicate):
+            yield dot + restored(path, self.spelled), parameter
 
     def _apply(self, fn: Any, recurse: bool = True) -> Converted:
         """`.to(device)` and its like: swapped modules emulate fp8 exactly where the device they are on lacks it."""
@@ -238,6 +250,22 @@ def _refresh_copies(module: nn.Module, _incompatible: Any) -> None:
     with torch.no_grad():
         for path, (original, low) in module.copies.items():
             module.get_buffer(path).copy_(module.get_parameter(original).to(low))
+
+
+def _give_original_names(module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+    """The state dict has the names of the original's."""
+    assert isinstance(module, Converted)
+    if module.spelled:
+        for key in [key for key in state if key.startswith(prefix)]:  # all, so that their order stays
+            state[prefix + restored(key.removeprefix(prefix), module.spelled)] = state.pop(key)
+
+
+def _take_original_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """And is read by them."""
+    assert isinstance(module, Converted)
+    names = {name: new for new, name in module.spelled.items()}
+    for key in [key for key in state if key.startswith(prefix)] if names else []:
+        state[prefix + restored(key.removeprefix(prefix), names)] = state.pop(key)
 
 
 def _like(value: Any, seen: Any) -> Any:

@@ -9,8 +9,8 @@ A rule is one file `pa501_unused_rule.py` here with
 
 Adding a file adds a rule. A rule reads records only, changes nothing, and must say the same of the same input. The
 policy's `hazards` set its severity or turn it off; that happens here, once, for all of them. Of a rule that is turned
-off those findings stay whose remedy would have been applied, as notes. A rule file with `LAST = True` runs after all
-others and reads in `context.told` what they found.
+off those findings stay whose remedy would have been applied, as notes. A rule file with `LAST = 1` runs after those
+without and reads in `context.told` what they found; one with `LAST = 2` after all others.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from precision_audit.records import (
     Tensor,
 )
 from precision_audit.rules.listing import code_of, codes, module, nearest_code, offers
+from precision_audit.rules.rounds import added, rounds
 from precision_audit.suppressions import suppressed
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["Context", "Example", "HazardRule", "code_of", "codes", "findings", "fingerprint", "found",
            "found_in_policy", "listed", "module", "nearest_code", "offers", "runs", "title"]  # fmt: skip
 
+_PLACES = 3  # rules without `LAST`, and with 1 and 2
 _LOW_FAMILIES = ("PA1", "PA2", "PA3")  # what happens in the low format: nothing, where no op may run in it
 
 
@@ -73,6 +75,7 @@ class Context:
     matches: Mapping[str, Match]
     facts: Facts = NO_FACTS
     told: tuple[Finding, ...] = ()  # what the other rules found, for those that run last
+    kept: frozenset[str] = frozenset()  # ops that were kept high in the low model beside the captured one
 
     def computed(self) -> Iterator[Op]:
         """The ops that were decided, in graph order."""
@@ -125,7 +128,7 @@ class Context:
     @cached_property
     def as_cast(self) -> Mapping[str, Beside]:
         """By value, of the model as `.half()` or `.bfloat16()` leaves it: the user's own casts to the high format stay,
-        and what is computed from them by promotion."""
+        and what is computed from them by promotion. Of the low model with ops kept high where there are any."""
         return {each.value: each for each in self.facts.cast} or self.beside
 
     @cached_property
@@ -173,19 +176,24 @@ def listed() -> Mapping[str, HazardRule]:
 
 def findings(context: Context) -> tuple[Finding, ...]:
     """What all rules say, with the severities the policy wants and the user's suppressions, sorted by rule, op and
-    message."""
+    message. What is said of the low model holds, and to it is added what it hid behind lost elements."""
+    known: tuple[Finding, ...] = ()
+    for kept, facts in rounds(context.facts):
+        known = _findings(replace(context, kept=kept, facts=facts), known)
+    return tuple(sorted(known, key=lambda one: (one.rule, one.op, one.message)))
+
+
+def _findings(context: Context, known: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """`known`, what the rules said of the runs of the low model before, with what they say of this one besides."""
     policy = context.policy
-    able = [(code, rule) for code, rule in listed().items() if offers(code, "check") and runs(code, policy)]
-    first = (
-        each
-        for _, rule in able
-        if not _last(rule)
-        for each in _as_the_policy_wants(_spared(rule.check(context), context), policy)
-    )
-    told = suppressed(first, context.facts.suppressions)
-    seen = replace(context, told=told)
-    last = (each for _, rule in able if _last(rule) for each in _as_the_policy_wants(rule.check(seen), policy))
-    return tuple(sorted((*told, *last), key=lambda one: (one.rule, one.op, one.message)))
+    said = {each.fingerprint: each for each in known}
+    able = [rule for code, rule in listed().items() if offers(code, "check") and runs(code, policy)]
+    for place in range(_PLACES):
+        seen = replace(context, told=known)
+        made = (each for rule in able if _place(rule) == place for each in rule.check(seen))
+        judged = _as_the_policy_wants(made if place else _spared(made, context), policy)
+        known = suppressed(added(known, judged, said, context.kept), context.facts.suppressions)
+    return known
 
 
 def runs(code: str, policy: Policy) -> bool:
@@ -218,8 +226,8 @@ def _spared(made: Iterable[Finding], context: Context) -> Iterator[Finding]:
         yield replace(one, severity="note", message=f"{one.message}; your own cast prevents that") if spared else one
 
 
-def _last(rule: HazardRule) -> bool:
-    return bool(getattr(rule, "LAST", False))
+def _place(rule: HazardRule) -> int:
+    return int(getattr(rule, "LAST", 0))
 
 
 def title(code: str) -> str:

@@ -25,6 +25,7 @@ SAMPLERS = frozenset({"grid_sampler", "grid_sampler_2d", "grid_sampler_3d"})
 STEPS = frozenset({"floor", "ceil", "round", "special_round", "trunc", "fix", "frac", "fmod", "remainder"}) | {
     "floor_divide"
 }
+JUMPS = frozenset({"sign", "sgn", "heaviside", "hardshrink", "threshold"})  # one step, at zero or where they are told
 DIFFERENCES = frozenset({"sub", "subtract", "rsub", "add", "diff", "lerp", "addcmul", "addcdiv"})
 # Ops that subtract inside: a mean, one product from another.
 CENTRED = frozenset({"var", "std", "var_mean", "std_mean", "cov", "corrcoef", "mean", "sum", "trace", "nanmean"}) | {
@@ -117,7 +118,7 @@ class Causes:
     def _stored(self, at: Op, region: Region) -> Cause | None:
         """What is off comes from weights and constants alone: a table, a schedule."""
         kinds = {self.upstream.ops[key].kind for key in region.state}
-        steps = any(op.op in STEPS for op in (at, *self._ops(region)))
+        steps = at.op in JUMPS or any(op.op in STEPS for op in (at, *self._ops(region)))
         if region.products or not (region.cheap or kinds) or "input" in kinds or len(region.state) > 4:
             return None
         if steps or at.op in SAMPLERS:
@@ -127,7 +128,7 @@ class Causes:
     def _by_arithmetic(self, at: Op, region: Region, lost: bool) -> Cause | None:
         pins = [*region.nearest(), at.key]
         near = [op for op in self._ops(region) if region.cheap.get(op.key, 9) <= 4]
-        step = next((op for op in (at, *near) if op.op in STEPS), None)
+        step = at if at.op in JUMPS else next((op for op in (at, *near) if op.op in STEPS), None)
         if at.op in SAMPLERS or (self._coordinates(region) and (step or not region.products)):
             return "PA203", at, pins, {}
         if step is not None:

@@ -84,6 +84,7 @@ def evidence(leap: Leap, context: Context, text: str = "") -> Evidence:
     if held is not None:
         numbers += [("amax", held.amax), ("batch", float(held.batch))]
     seen = "the model run in the low format beside the captured one, on the example"
+    seen += ", what hid this kept high" if context.kept else ""
     finite = tuple((name, number) for name, number in numbers if math.isfinite(number))
     return Evidence("OBSERVED", f"{seen}{': ' if text else ''}{text}", finite)
 

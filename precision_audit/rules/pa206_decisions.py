@@ -1,8 +1,8 @@
 """PA206 decisions that flip
 
-What it does: reports choices that come out differently in the low format: argmax, top-k, sorting, comparisons, floor
-and round, numbers that become indices; where the choice is an output, or another number is off by more than the policy
-allows because of it.
+What it does: reports choices that come out differently in the low format: argmax, top-k, sorting, comparisons, signs,
+floor and round, numbers that become indices; where the choice is an output, or another number is off by more than the
+policy allows because of it. A mask that only takes out what is near zero anyway, as in a ReLU, is none of these.
 Why it is a hazard: a choice has no small error. Scores that differ by less than a step of the format tie, and the first
 one wins: another token, another expert, another order. The scores' own relative error is small and tells nothing.
 What to do: compute the scores in fp32 from the last product on (`head(x).float()` is too late), and squash after
@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from precision_audit import ops
 from precision_audit.records import Evidence, Finding, Severity
 from precision_audit.rules import Context, Example, found
+from precision_audit.rules.causes import JUMPS, STEPS
 from precision_audit.rules.leaps import RUINED, Leap, at_stake, base, evidence, leaps, percent, severity, told
 from precision_audit.rules.upstream import Upstream
 
@@ -32,9 +34,8 @@ def check(context: Context) -> Iterator[Finding]:
         else:
             shown = f"{decider} chooses otherwise; {told(leap, context)}"
         crowded = leap.notes["crowded"]
-        what = (
-            f"{crowded} brings scores so close that they tie" if crowded else f"{base(leap.op.key)}: scores nearly tie"
-        )
+        near = "numbers lie next to its step" if _steps(decider) else "scores nearly tie"
+        what = f"{crowded} brings scores so close that they tie" if crowded else f"{base(leap.op.key)}: {near}"
         yield found(
             __name__,
             _severity(leap) if chosen else severity(leap),
@@ -54,7 +55,8 @@ def _close(context: Context, known: set[str]) -> Iterator[Finding]:
     for flip in context.facts.flips:
         op = upstream.ops[flip.op]
         integers = [value for value in op.values if not upstream.is_float(value)]
-        used = any(value in outputs or context.readers.get(value) for value in integers)
+        # what a mask comes to is seen in the low model; a rank is a number to somebody
+        used = any(value in outputs or (not _steps(op.op) and context.readers.get(value)) for value in integers)
         changed = any(context.beside[value].changed for value in integers if value in context.beside)
         if op.key in known or changed or not used or flip.at_risk < _RARE:
             continue
@@ -67,6 +69,12 @@ def _close(context: Context, known: set[str]) -> Iterator[Finding]:
             Evidence("OBSERVED", "margins against the error of the scores", (("risk", flip.at_risk),)),
             remedy="compute what is compared in fp32",
         )
+
+
+def _steps(name: str) -> bool:
+    """Whether an op decides number by number, and not between them."""
+    row = ops.row(name)
+    return name in STEPS | JUMPS or (row is not None and row.kind == "comparison")
 
 
 def _severity(leap: Leap) -> Severity:

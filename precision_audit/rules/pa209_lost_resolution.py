@@ -47,12 +47,14 @@ def _one_minus(context: Context, upstream: Upstream, known: set[str]) -> Iterato
     for op in context.computed():
         if op.op != "rsub" or dict(op.attributes).get("other") not in (1, 1.0) or op.key in known or op.fixed:
             continue
+        singular = _singular(context, upstream, op)
+        if singular is None or any(value in upstream.given for value in upstream.floats(op)):
+            continue
         region = upstream.region(upstream.floats(op))
         held = [context.ranges[key] for key in region.state if key in context.ranges]
         stored = [each for each in held if 0.5 < each.highest < 1 and causes.low(each.highest) == 1]
         kinds = {upstream.ops[key].kind for key in region.state}
-        singular = _singular(context, upstream, op)
-        if not stored or region.products or "input" in kinds or singular is None:
+        if not stored or region.products or "input" in kinds:
             continue
         yield found(
             __name__,

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from precision_audit import ops
-from precision_audit.analyse.predicted_error import error_when_low, heaviest
+from precision_audit.analyse.predicted_error import error_when_low, heaviest, weights
 from precision_audit.records import Evidence, Finding
 from precision_audit.rules import Context, Example, found
+from precision_audit.rules.sparing import may_run_low, outputs
 
-LAST = True
+LAST = 1
 
 _GARBAGE = 0.1  # relative error from which an answer is no answer
 _FEW = 4  # so many ops are few in any model
@@ -34,31 +36,20 @@ def check(context: Context) -> Iterator[Finding]:
     tolerance = dict(context.policy.tolerances).get("relative_l2")
     if tolerance is None or context.policy.autocast or not context.facts.shares:
         return
-    low = _may_run_low(context)
-    outputs = math.sqrt(max(1, sum(1 for value in context.graph.outputs if value)))  # shares add up over outputs
+    kept = {key for finding in context.told if not finding.overridden for key in finding.pins}
+    low = [key for key in may_run_low(context.decisions.values(), context.policy) if key not in kept]
+    whole = math.sqrt(outputs(context.graph))
     swapped = [swap.op for swap in context.swaps if swap.op in low]
-    predicted = error_when_low(context.facts.shares, low, context.graph, swapped) / outputs
+    predicted = error_when_low(context.facts.shares, low, context.graph, swapped) / whole
     if not math.isfinite(predicted) or predicted <= tolerance or not _seen(context, tolerance):
         return
-    target = tolerance / 2 * outputs
+    target = tolerance / 2 * whole
     pins = heaviest(context.facts.shares, low, context.graph, target, swapped=swapped)
     if _few(context, low, pins):
         yield _concentrated(context, predicted, tolerance, pins, swapped)
     else:
-        yield _spread(context, predicted, tolerance, low, swapped)
-
-
-def _may_run_low(context: Context) -> list[str]:
-    """Ops that the policy lets run low, but those that another finding keeps high."""
-    kept = {key for finding in context.told if not finding.overridden for key in finding.pins}
-    high = context.policy.high
-    found = []
-    for op in context.computed():
-        decision = context.decisions[op.key]
-        by_remedy = decision.reason.startswith("rule ") and " over " in decision.reason
-        if decision.classification != "fixed" and (decision.chosen != high or by_remedy) and op.key not in kept:
-            found.append(op.key)
-    return found
+        made = _spread(context, predicted, tolerance, low, swapped)
+        yield replace(made, bound=tolerance * whole)  # the plan may run fewer of them low than the policy allows
 
 
 def _seen(context: Context, tolerance: float) -> bool:
@@ -78,8 +69,8 @@ def _few(context: Context, low: Sequence[str], pins: Sequence[str]) -> bool:
 def _concentrated(
     context: Context, predicted: float, tolerance: float, pins: Sequence[str], swapped: Sequence[str]
 ) -> Finding:
-    weights = _weights(context, swapped)
-    ranked = sorted(pins, key=lambda key: (-weights.get(key, 0.0), key))
+    adds = weights(context.facts.shares, swapped)
+    ranked = sorted(pins, key=lambda key: (-adds.get(key, 0.0), key))
     names = ", ".join(ranked[:_NAMED]) + (f" and {len(ranked) - _NAMED} more" if len(ranked) > _NAMED else "")
     low, high = context.policy.low, context.policy.high
     return found(
@@ -97,8 +88,8 @@ def _concentrated(
 def _spread(
     context: Context, predicted: float, tolerance: float, low: Sequence[str], swapped: Sequence[str]
 ) -> Finding:
-    weights = _weights(context, swapped)
-    first = max(low, key=lambda key: weights.get(key, 0.0))
+    adds = weights(context.facts.shares, swapped)
+    first = max(low, key=lambda key: adds.get(key, 0.0))
     name = "fp8" if first in swapped else context.policy.low
     return found(
         __name__,
@@ -117,17 +108,6 @@ def _evidence(context: Context, predicted: float, tolerance: float, count: int) 
         f"sum of {len(context.facts.shares)} shares on the example: relative error {predicted:.3g}",
         (("predicted", predicted), ("tolerance", tolerance), ("ops", float(count))),
     )
-
-
-def _weights(context: Context, swapped: Sequence[str]) -> dict[str, float]:
-    """By op, what it adds when it runs low: its own share and that of the values rounded for it."""
-    weights: dict[str, float] = {}
-    for share in context.facts.shares:
-        key = share.reader or share.source.removeprefix("swap:")
-        own = share.reader or (share.source != key) == (key in swapped)
-        if own and not share.pair:
-            weights[key] = weights.get(key, 0.0) + share.share
-    return weights
 
 
 # The other rules of accuracy are off: what they find is not said twice.

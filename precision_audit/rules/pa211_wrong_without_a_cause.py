@@ -17,7 +17,7 @@ from precision_audit.records import Beside, Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.reach import Reach
 
-LAST = True
+LAST = 1
 
 _WRONG = 0.2  # relative error of an output
 _CHANGED = 0.05  # share of an integer output
@@ -41,8 +41,10 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 def _told(context: Context) -> set[str]:
-    """Ops that another rule has named, or keeps high, or would if the user had not turned it off."""
+    """Ops that another rule has named, or keeps high, or would if the user had not turned it off; but for what was kept
+    high when the output was wrong all the same."""
     real = [each for each in context.told if each.severity != "note" or each.overridden]
+    real = [each for each in real if not each.pins or not context.kept.issuperset(each.pins)]
     return {key for each in real for key in (each.op, *each.pins) if key}
 
 
@@ -82,6 +84,7 @@ def _begins(context: Context, value: str, reach: Reach) -> Op:
 
 def _finding(context: Context, culprit: Op, value: str, beside: Beside) -> Finding:
     low = context.policy.low
+    though = ", although what else was found is kept high" if context.kept else ""
     if beside.lost:
         what = f"{beside.lost} elements are lost"
     elif beside.changed:
@@ -93,10 +96,10 @@ def _finding(context: Context, culprit: Op, value: str, beside: Beside) -> Findi
         __name__,
         "warning",
         culprit,
-        f"{culprit.op}: where it begins that output {number} is another one in plain {low} → {what}",
+        f"{culprit.op}: where it begins that output {number} is another one in plain {low}{though} → {what}",
         Evidence(
             "OBSERVED",
-            f"the model run wholly in {low} beside the captured one",
+            f"the model run wholly in {low} beside the captured one{though}",
             (("error", beside.drift), ("changed", beside.changed), ("lost", float(beside.lost))),
         ),
         remedy=f"keep it and what makes its operands in {context.policy.high}",

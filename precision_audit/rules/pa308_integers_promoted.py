@@ -16,7 +16,7 @@ from precision_audit.formats import is_float
 from precision_audit.records import Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
 
-LAST = True  # what another rule tells of the same op is not told again
+LAST = 1  # what another rule tells of the same op is not told again
 
 _PROMOTING = ("pointwise_arith", "concat")
 _HANDING_ON = ("view_layout", "cast", "gather_index")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from precision_audit.script import Script
 
-LAST = True  # judges by what the other rules found
+LAST = 2  # judges by what the other rules found
 
 _SEEN_ONLY = ("PA1", "PA2")  # families whose findings rest on what was run
 
@@ -94,7 +94,7 @@ def good() -> Example:
 
 
 def _used(suppression: Suppression, code: str, told: tuple[Finding, ...]) -> bool:
-    return any(finding.rule.startswith(code) for finding in _told(suppression, told, suppression.target))
+    return any(finding.rule.startswith(code) for finding in _told(suppression, told) if _here(suppression, finding))
 
 
 def _elsewhere(suppression: Suppression, code: str, told: tuple[Finding, ...]) -> str:
@@ -104,11 +104,14 @@ def _elsewhere(suppression: Suppression, code: str, told: tuple[Finding, ...]) -
     return f"; line {near} has one" if near else ""
 
 
-def _told(suppression: Suppression, told: tuple[Finding, ...], line: int = 0) -> Iterator[Finding]:
-    """What was found in the comment's file, or on one line of it."""
+def _here(suppression: Suppression, finding: Finding) -> bool:
+    return finding.source is not None and suppression.speaks_of(finding.source.line)
+
+
+def _told(suppression: Suppression, told: tuple[Finding, ...]) -> Iterator[Finding]:
+    """What was found in the comment's file."""
     for finding in told:
-        source = finding.source
-        if source and os.path.abspath(source.file) == suppression.file and line in (0, source.line):
+        if finding.source and os.path.abspath(finding.source.file) == suppression.file:
             yield finding
 
 

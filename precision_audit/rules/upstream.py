@@ -25,7 +25,6 @@ STATE = frozenset({"input", "parameter", "buffer", "constant"})
 PRODUCTS = frozenset({"matmul", "conv", "attention", "rnn"})
 MOVES = frozenset({"view_layout", "cast", "concat"})  # kinds that hand values on as they are
 _FEW = 4  # summands: a matrix of that many columns turns coordinates, and tensor cores gain nothing by it
-_MOST = 5000  # ops of one region
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,17 @@ class Upstream:
             drawn = row is not None and row.kind == "random"
             if op.kind != "input" and not drawn and all(operand.value in found for operand in op.operands):
                 found.update(op.values)
+        return frozenset(found)
+
+    @cached_property
+    def given(self) -> frozenset[str]:
+        """Float values that come of an input or a product of the model, by float values alone. Worked out for all at
+        once: to walk up from each of them would take the square of a chain's length."""
+        found: set[str] = set()
+        for op in self.context.graph.ops:
+            begins = op.kind == "input" or (op.kind not in STATE and self.is_product(op))
+            if begins or any(operand.value in found for operand in op.operands):
+                found.update(value for value in op.values if self.is_float(value))
         return frozenset(found)
 
     @cached_property
@@ -134,8 +144,6 @@ class Upstream:
             if op.kind in STATE:
                 state[op.key] = distance
                 continue
-            if len(cheap) >= _MOST:
-                break
             if not self.is_product(op):
                 cheap[op.key] = distance
             else:

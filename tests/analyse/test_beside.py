@@ -136,6 +136,21 @@ def test_margin_and_risk_of_a_decision(
     assert found.at_risk == pytest.approx(0.5 * math.erfc(margin / (2 * 0.25)))
 
 
+@pytest.mark.parametrize(
+    ("name", "threshold", "values", "risk"),
+    [
+        ("gt", 1.0, [1.5, 0.25], (math.erfc(0.5 / (0.25 * 2**0.5)) + math.erfc(0.75 / (0.25 * 2**0.5))) / 4),
+        ("le", 0, [0.0, 0.25], math.erfc(1 / 2**0.5) / 4),  # a padded zero stays one
+    ],
+)
+def test_risk_of_a_comparison_with_a_number(name: str, threshold: float, values: list[float], risk: float) -> None:
+    op = Op(f"/{name}#0", "", name, "", "", "", (), (Shape("bool", (2,), (2,)),), (("other", threshold),))
+    exact = torch.tensor(values)
+    found = flip(op, exact, exact + torch.tensor([0.25, -0.25]))
+    assert found is not None and found.sigma == 0.25
+    assert found.at_risk == pytest.approx(risk)
+
+
 def test_no_risk_without_error_nor_between_one() -> None:
     op = Op("/argmax#0", "", "argmax", "", "", "", (), (Shape("int64", (1,), (1,)),), (("dim", -1),))
     sure = flip(op, torch.tensor([[1.0, 1.5]]), torch.tensor([[1.0, 1.5]]))

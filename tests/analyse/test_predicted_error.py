@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from precision_audit.analyse.predicted_error import error_when_low, heaviest, predicted_error
+from precision_audit.analyse.predicted_error import error_when_low, heaviest, needless, predicted_error
 from precision_audit.records import Cast, Fold, Graph, Op, Operand, Plan, Share, Swap
 from precision_audit.records import Tensor as Shape
 from tests.analyse.small import seen
@@ -134,3 +134,21 @@ def test_nothing_to_keep_where_the_target_is_met() -> None:
     assert heaviest(found.shares, plain, found.captured.graph, 1.0) == ()
     everything = heaviest(found.shares, plain, found.captured.graph, 0.0)
     assert predicted_error(found.shares, found.without(everything), found.captured.graph) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("target", "idle"),
+    [
+        (0.5, set()),  # 0.6 with all of them high: nothing can be given away
+        (0.6, {"/b#0"}),
+        (1.0, {"/b#0", "/d#0"}),  # 0.36 + 0.64
+        (5.0, {"/b#0", "/d#0", "/c#0"}),
+    ],
+)
+def test_what_need_not_be_kept(target: float, idle: set[str]) -> None:
+    """Ops in a row, a low with a share of 0.36; b adds 0, c 16, d 0.64 when it runs low too."""
+    keys = ["/a#0", "/b#0", "/c#0", "/d#0"]
+    row = (_op(key, read) for key, read in zip(keys, ("x", *keys), strict=False))
+    graph = Graph((_op("x", kind="input"), *row), ("/d#0",), "inference")
+    shares = [Share("/a#0", 0.36), Share("/c#0", 16.0), Share("/d#0", 0.64)]
+    assert needless(shares, keys, graph, keys[1:], keys[1:], target) == idle

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import precision_audit as pa
-from precision_audit.records import Comparison, Decision, Evidence, Fold, Plan, Predicted, Report
+from precision_audit.records import Comparison, Decision, Evidence, Fold, Plan, Predicted, Report, Source
 from precision_audit.report import as_full
+from precision_audit.report.findings import by_place
 from tests.report import sample
 
 
@@ -114,6 +115,54 @@ def test_findings_that_differ_by_op_are_one_entry() -> None:
     assert sum("PA402" in line for line in lines) == 1
     assert any(line.endswith("[PROVED]  layers.*.fc x4: pad K") for line in lines)
     assert sum("PA402" in line for line in _lines(replace(sample.report(), findings=found), verbose=True)) == 4
+
+
+@pytest.mark.parametrize(
+    ("texts", "lines", "entries"),
+    [
+        (("cumsum over 4000 terms", "scatter_add over 5000 terms"), (7, 7), 1),
+        (("cumsum over 4000 terms", "scatter_add over 5000 terms"), (7, 8), 2),
+        (("cumsum over 4000 terms", "scatter_add loses 5000 terms"), (7, 7), 2),
+    ],
+)
+def test_findings_of_one_line_that_differ_by_op_and_number_are_one_entry(
+    texts: tuple[str, str], lines: tuple[int, int], entries: int
+) -> None:
+    first = replace(sample.findings()[1], rule="PA205", module="")
+    found = tuple(
+        replace(
+            first,
+            op=f"/{text.split()[0]}#0",
+            message=text,
+            source=replace(first.source, line=line),
+            evidence=Evidence("PROVED", "", (("terms", float(text.split()[2])),)),
+        )
+        for text, line in zip(texts, lines, strict=True)
+    )
+    report = replace(sample.report(), findings=found)
+    shown = [line for line in _lines(report) if "PA205" in line]
+    assert len(shown) == entries
+    if entries == 1:
+        assert "scatter_add over 5000 terms (and 1 like it)" in shown[0]
+    assert sum("PA205" in line for line in _lines(report, verbose=True)) == 2
+
+
+def test_findings_stand_by_severity_then_by_place() -> None:
+    first = sample.findings()[1]
+    places = [("note", "a.py", 1), ("error", "b.py", 10), ("error", "b.py", 9), ("warning", "c.py", 2)]
+    found = [
+        replace(first, severity=severity, rule=f"PA50{9 - n}", source=Source(file, line, "forward", ""))
+        for n, (severity, file, line) in enumerate(places)
+    ]
+    again = [replace(found[2], rule="PA101", message="another rule on that line")]
+    told = [(each.severity, each.source.file, each.source.line, each.rule) for each in by_place(found + again)]
+    assert told == [
+        ("error", "b.py", 9, "PA101"),
+        ("error", "b.py", 9, "PA507"),
+        ("error", "b.py", 10, "PA508"),
+        ("warning", "c.py", 2, "PA506"),
+        ("note", "a.py", 1, "PA509"),
+    ]
 
 
 def test_errors_come_first_and_a_finding_without_a_line_is_placed_by_its_module() -> None:

@@ -28,6 +28,39 @@ def test_figure(value: float | None, short: bool, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "limit", "texts"),
+    [
+        (2.9e-3, 5e-3, ("2.9e-3", "5e-3")),
+        (5.03e-3, 5e-3, ("5.03e-3", "5e-3")),
+        (4.996e-3, 5e-3, ("4.996e-3", "5e-3")),  # 5.00e-3 with three digits
+        (5.01e-3, 5.04e-3, ("5.01e-3", "5.04e-3")),
+        (5e-3, 5e-3, ("5.0e-3", "5e-3")),
+        (0.0, 5e-3, ("0", "5e-3")),
+        (1e-9, 0.0, ("1.0e-9", "0")),
+        (float("inf"), 5e-3, ("inf", "5e-3")),
+        (float("nan"), 5e-3, ("nan", "5e-3")),
+        (5e-3, None, ("5.0e-3", "-")),
+    ],
+)
+def test_a_figure_is_told_from_its_limit(value: float, limit: float | None, texts: tuple[str, str]) -> None:
+    more = phrases.needed(value, limit, phrases.figure)
+    assert (phrases.figure(value, more=more), phrases.figure(limit, True, more)) == texts
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "texts"),
+    [
+        (0.01004, 0.01, ("1.004 %", "1.000 %")),
+        (0.02, 0.01, ("2.00 %", "1.00 %")),
+        (1e-6, 2e-6, ("< 0.01 %", "< 0.01 %")),
+    ],
+)
+def test_a_share_is_told_from_its_limit(value: float, limit: float, texts: tuple[str, str]) -> None:
+    more = phrases.needed(value, limit, phrases.share)
+    assert (phrases.share(value, more), phrases.share(limit, more)) == texts
+
+
+@pytest.mark.parametrize(
     ("value", "text"), [(0.0, "0 %"), (0.125, "12.50 %"), (1e-6, "< 0.01 %"), (1.0, "100.00 %"), (None, "-")]
 )
 def test_share(value: float | None, text: str) -> None:
