@@ -41,12 +41,15 @@ def _histogram(training: Training, low: str, path: Path) -> Path:
 
 def _curves(report: Report) -> dict[str, list[float]]:
     """Losses of the steps that verification trained side by side; none where it took none."""
-    steps = getattr(report.verification, "steps", ())
-    found = [(getattr(step, "reference_loss", None), getattr(step, "loss", None)) for step in steps]
-    both = [(reference, loss) for reference, loss in found if reference is not None and loss is not None]
-    if not both:
+    taken = report.verification.steps if report.verification else None
+    if taken is None or taken.objective != "loss" or len(taken.steps) < 2:
         return {}
-    return {report.plan.high: [first for first, _ in both], report.plan.policy: [second for _, second in both]}
+    curves = {
+        report.plan.high: [step.loss for step in taken.steps],
+        report.plan.policy: [step.converted_loss for step in taken.steps],
+    }
+    plain = [step.plain_loss for step in taken.steps if step.plain_loss is not None]
+    return curves | ({f"plain {report.plan.low}": plain} if len(plain) == len(taken.steps) else {})
 
 
 def _why(report: Report) -> str:
