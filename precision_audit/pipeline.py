@@ -6,7 +6,6 @@ and the converted one shares no parameter with it unless asked to.
 
 from __future__ import annotations
 
-import copy
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,8 +21,7 @@ from precision_audit import policy as policies
 from precision_audit.ambient import precision_settings_kept, random_state_kept
 from precision_audit.analyse import analyse
 from precision_audit.analyse.functions import functions
-from precision_audit.analyse.training import STEPS, Lesson
-from precision_audit.analyse.training.optimizers import check as check_optimizer
+from precision_audit.analyse.training import STEPS, lesson_of
 from precision_audit.capture import Captured, capture, private_copy
 from precision_audit.capture.accepts import check_model
 from precision_audit.capture.origins import as_fake, has_weights
@@ -41,7 +39,6 @@ from precision_audit.verify.comparing import Teaching, compare
 from precision_audit.verify.eager import against_eager, follows_example
 from precision_audit.verify.runs import Batch
 
-_HALVES = (torch.bfloat16, torch.float16)
 Model = nn.Module | torch.export.ExportedProgram
 
 
@@ -175,7 +172,8 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     suppressions = read_suppressions(captures[policy.mode].graph, model)
     weights_digest = digest()  # before anything runs: a forward pass in training mode writes to buffers
     committed = fitting_plan(request.apply_plan, policy)
-    lesson = _lesson(request, policy, captures, original, (args, kwargs)) if weights else None
+    how = (request.loss, request.optimizer, request.steps)
+    lesson = lesson_of(original, captures, (args, kwargs), policy.mode, how, request.dynamic_shapes, weights)
     facts = analyse(captures[policy.mode], policy, hardware, batches if weights else (), lesson, request.loss)
     hand_written = functions(original, captures[policy.mode], policy, batches[0]) if weights else ()
     facts = replace(facts, suppressions=suppressions, functions=hand_written)
@@ -219,43 +217,6 @@ def _plans(
         if mode != policy.mode
     }
     return {policy.mode: main, **others}
-
-
-def _lesson(
-    request: Request, policy: Policy, captures: Mapping[Mode, Captured], original: Model, example: Batch
-) -> Lesson | None:
-    """How the model is to be trained for evidence; None where nobody asks for that. A model that is in a low format
-    itself is trained as its fp32 twin, so that what its format loses can be told."""
-    steps = STEPS if request.steps is None else request.steps
-    if not isinstance(steps, int) or steps < 1:
-        raise InputError(f"steps is {steps!r}; expected the number of training steps to look at, such as {STEPS}")
-    if request.optimizer is not None:
-        check_optimizer(request.optimizer)
-    asked = request.optimizer is not None or request.steps is not None
-    if policy.mode != "training" and not asked:
-        return None
-    captured = captures.get("training")
-    if isinstance(original, nn.Module):
-        half = any(parameter.dtype in _HALVES for parameter in original.parameters())
-        if half or captured is None:
-            captured = _taught(original, example, request.dynamic_shapes)
-    if captured is None:
-        raise InputError(
-            "an exported program holds one mode, and this one is not in training mode: expected a module for training "
-            "evidence; give the nn.Module, or leave optimizer= and steps= out"
-        )
-    return Lesson(captured, request.loss, request.optimizer, steps, explicit=asked)
-
-
-def _taught(original: nn.Module, example: Batch, dynamic_shapes: Any) -> Captured:
-    """The model in training mode, half parameters, buffers and inputs widened to fp32."""
-
-    def wide(value: torch.Tensor) -> torch.Tensor:
-        return value.float() if value.dtype in _HALVES else value
-
-    twin = copy.deepcopy(private_copy(original))._apply(wide)  # type: ignore[no-untyped-call]
-    args, kwargs = pytree.tree_map_only(torch.Tensor, wide, (example[0], dict(example[1])))
-    return capture(twin, args, kwargs, mode="training", dynamic_shapes=dynamic_shapes)
 
 
 def _refuse_unknown(function: str, options: Mapping[str, Any]) -> None:

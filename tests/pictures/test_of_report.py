@@ -14,7 +14,19 @@ pytest.importorskip("matplotlib")
 from precision_audit import cli
 from precision_audit.cli import outputs
 from precision_audit.pictures import drawing, of_report
-from precision_audit.records import Facts, Graph, InputError, Meta, Plan, Policy, Report, Training, Verification
+from precision_audit.records import (
+    Facts,
+    Graph,
+    InputError,
+    Meta,
+    Plan,
+    Policy,
+    Report,
+    Step,
+    Steps,
+    Training,
+    Verification,
+)
 from tests.pictures.ranges import made, training
 
 MODEL = "from torch import nn, ones\nmodel = nn.Linear(2, 2)\nexample_inputs = (ones(1, 2),)\n"
@@ -70,8 +82,8 @@ def test_the_limits_are_those_of_the_low_format_and_only_a_scale_for_it_is_drawn
 
 
 def test_curves_are_drawn_where_verification_trained(tmp_path: Path) -> None:
-    steps = [SimpleNamespace(reference_loss=2.0 / i, loss=2.1 / i) for i in (1, 2, 3)]
-    seen = dataclasses.replace(report(None), verification=SimpleNamespace(steps=steps))  # type: ignore[arg-type]
+    steps = tuple(Step(2.0 / i, 2.1 / i, None, 0.05, "w", 0.01) for i in (1, 2, 3))
+    seen = dataclasses.replace(report(None), verification=Verification(True, (), steps=Steps(steps)))
     drawn, why = of_report.draw(seen, tmp_path)
     assert [path.name for path in drawn] == ["training_curves.svg", "training_curves.png"] and not why
     svg = drawn[0].read_text()

@@ -6,6 +6,7 @@ that the policy's low format needs. Steps are taken on a copy: parameters, buffe
 the user's are never touched, and no gradient is kept beyond its counts. Nothing is scaled and nothing runs low here:
 what a format would do to these numbers is worked out from them.
 
+    lessons     how the model is trained: what the user gave, on which capture
     losses      the scalar that a step descends from
     steps       the run: hooks count every gradient as it is made
     loss_scale  from the gradients' ranges to the scales
@@ -16,32 +17,17 @@ what a format would do to these numbers is worked out from them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from precision_audit.analyse.training.lessons import STEPS, Lesson, lesson_of
 from precision_audit.analyse.training.loss_scale import loss_scale, noise
-from precision_audit.analyse.training.losses import Loss
-from precision_audit.analyse.training.optimizers import Factory
 from precision_audit.analyse.training.steps import Taken, taken
-from precision_audit.capture import Captured
 from precision_audit.decide import decisions_alone
 from precision_audit.formats import FORMATS
 from precision_audit.policy.match import STATE
 from precision_audit.records import Graph, Hardware, InputError, Policy, Range, Training
 from precision_audit.verify.runs import Batch
 
-STEPS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """How the model is trained. `captured`: in training mode, in the format of the steps; `loss(output)` is a scalar;
-    `optimizer(parameters)` makes the optimizer."""
-
-    captured: Captured
-    loss: Loss | None = None
-    optimizer: Factory | None = None
-    steps: int = STEPS
-    explicit: bool = False  # asked for by name, so that a missing loss is an error
+__all__ = ["STEPS", "Lesson", "lesson_of", "training"]
 
 
 def training(
@@ -80,7 +66,7 @@ def training(
             optimizer=found.optimizer,
             scale=loss_scale([each for each in gradients if each.value in low - still], FORMATS[policy.low]),
         ),
-        _lacking(found, lesson.optimizer),
+        _lacking(found, lesson),
     )
 
 
@@ -96,8 +82,8 @@ def may_run_low(graph: Graph, policy: Policy, hardware: Hardware) -> frozenset[s
     return frozenset(found)
 
 
-def _lacking(found: Taken, optimizer: Factory | None) -> tuple[str, ...]:
-    said = [*found.notes]
-    if optimizer is None:
+def _lacking(found: Taken, lesson: Lesson) -> tuple[str, ...]:
+    said = [*found.notes, *([lesson.note] if lesson.note else [])]
+    if lesson.optimizer is None:
         said.append("no optimizer was given: whether its updates survive in low weights is not known; give optimizer=")
     return tuple(said)
