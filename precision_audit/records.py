@@ -460,12 +460,17 @@ class OptimizerState:
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """The user's optimizer: class, the numbers of its first parameter group, where the user made it, its state."""
+    """The user's optimizer: class, the numbers of its first parameter group, where the user made it, its state.
+
+    `spoiled`: the same optimizer over parameters in the low format, given the same gradients rounded to it: the share
+    of the parameters' elements that are not finite afterwards; `spoiled_in` is the first step with one, -1 for none."""
 
     name: str
     options: tuple[tuple[str, float], ...]
     source: Source | None
     states: tuple[OptimizerState, ...] = ()
+    spoiled: float = 0.0
+    spoiled_in: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,11 +495,11 @@ class Accumulated:
 class LossScale:
     """Powers of two that the loss may be multiplied by so that gradients fit a format.
 
-    `sufficient`: the smallest that keeps every gradient that matters from vanishing, decided by `sufficient_for`.
-    `safe`: the largest that leaves `margin` times the largest gradient finite, decided by `safe_for`; may be below 1.
-    `recommended`: the smallest from `sufficient` on that brings 99 % of the gradients into the normal range, at most
-    `safe`. Shares are of the gradients that are not zero: `vanish` without a scale, `vanish_scaled` with the
-    recommended one."""
+    `sufficient`: the smallest from 1 on that keeps every gradient that matters from vanishing, decided by
+    `sufficient_for`; `needed` is the same where it may be below 1. `safe`: the largest that leaves `margin` times the
+    largest gradient finite, decided by `safe_for`; may be below 1. `recommended`: the smallest from `sufficient` on
+    that brings 99 % of the gradients into the normal range, at most `safe`. Shares are of the gradients that are not
+    zero: `vanish` without a scale, `vanish_scaled` with the recommended one."""
 
     format: str
     sufficient: float
@@ -505,11 +510,12 @@ class LossScale:
     margin: float
     vanish: float
     vanish_scaled: float
+    needed: float = 0.0
 
     @property
     def fits(self) -> bool:
         """Whether any scale keeps what matters and overflows nothing."""
-        return self.sufficient <= self.safe
+        return (self.needed or self.sufficient) <= self.safe
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,7 +552,7 @@ class Backward:
     reaches: tuple[str, ...]
     pins: tuple[str, ...]
     error: float
-    vanishes: bool = False  # all is finite, but next to nothing is left of a gradient that the format could hold
+    vanishes: bool = False  # all is finite, but less than half is left of a gradient that the format could hold
 
 
 @dataclass(frozen=True, slots=True)

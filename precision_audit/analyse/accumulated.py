@@ -52,7 +52,7 @@ def accumulated(captured: Captured, batches: Sequence[Batch]) -> tuple[Accumulat
 
 
 def written(graph: Graph) -> Mapping[str, Op]:
-    """Float buffers that an op writes in place, with the last op that does; through views of them, too."""
+    """Float buffers that an op writes in place, with the first op that does; through views of them, too."""
     shared: dict[str, set[str]] = {}
     for members in graph.aliases:
         for value in members:
@@ -64,7 +64,7 @@ def written(graph: Graph) -> Mapping[str, Op]:
             alike = {buffer.key} | shared.get(buffer.key, set())
             for op, target in targets:
                 if target in alike:
-                    found[buffer.key] = op
+                    found.setdefault(buffer.key, op)
     return found
 
 

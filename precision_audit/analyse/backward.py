@@ -9,9 +9,9 @@ remembered of the first: where it was not finite itself, and how large. In fp16 
 needs more than fp16 has, and gradients that a smaller scale gives back are no one's fault: stepping down is the
 gradient scaler's work. Where a gradient of a parameter is lost the low model runs once more, every lost element
 replaced by zero where it appears: each op then receives what is finite, and what is lost still is its own doing. Where
-none is lost but one has vanished, although the format could hold it, the ops are named that received one and gave
-none. Only then is the remedy sought, by trying: these ops in the high format, then what makes their operands with them,
-what reads them at last, until the gradients are back; then what was not needed is given up again.
+none is lost but one has less than half of its norm, although the format could hold it, the ops are named that received
+one and gave none. Only then is the remedy sought, by trying: these ops in the high format, then what makes their
+operands with them, what reads them at last, until the gradients are back; then what was not needed is given up again.
 """
 
 from __future__ import annotations

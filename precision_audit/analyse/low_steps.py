@@ -26,7 +26,7 @@ from precision_audit.verify.runs import Batch, Conditions
 
 _LARGEST_SCALE = 16  # 2^16, where torch.amp.GradScaler begins
 _STEPS_DOWN = (0, 8)  # powers of two below the largest scale that fits
-_GONE = 0.1  # of its norm, below which a gradient that the format could hold has vanished
+_GONE = 0.5  # of its norm: what is left of a gradient that the format could hold is off by as much at least
 
 
 @dataclass

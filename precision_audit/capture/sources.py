@@ -86,13 +86,11 @@ def user_frame(error: BaseException) -> Source | None:
 
 
 def users_frame(stack: Iterable[traceback.FrameSummary]) -> Source | None:
-    """The deepest frame of a stack that is the user's."""
-    found = [frame for frame in stack if is_user(frame.filename)]
-    return (
-        Source(found[-1].filename, found[-1].lineno or 0, found[-1].name, (found[-1].line or "").strip())
-        if found
-        else None
-    )
+    """The first frame that is the user's."""
+    for frame in stack:
+        if is_user(frame.filename):
+            return Source(frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip())
+    return None
 
 
 def is_user(file: str) -> bool:

@@ -168,8 +168,8 @@ def _scale(training: Training, low: str) -> str:
         )
     if not scale.fits:
         return (
-            f"loss scale: none fits; {scale.sufficient_for} needs {_power(scale.sufficient)}, {scale.safe_for} allows "
-            f"{_power(scale.safe)} (margin {scale.margin:g})"
+            f"loss scale: none fits; {scale.sufficient_for} needs {_power(scale.needed or scale.sufficient)}, "
+            f"{scale.safe_for} allows {_power(scale.safe)} (margin {scale.margin:g})"
         )
     need = f"{_power(scale.sufficient)} suffices ({scale.sufficient_for})" if scale.sufficient > 1 else "not needed"
     return (

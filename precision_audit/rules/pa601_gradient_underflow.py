@@ -36,10 +36,11 @@ def check(context: Context) -> Iterator[Finding]:
     matters = seen.lost / (seen.lost + seen.held) if seen.lost + seen.held else 1.0
     stalled = worst is not None and worst[1] > 0.5
     severity: Severity = "warning" if matters > _ENOUGH or stalled else "note"
+    place = worst[0] if worst is not None and stalled else scale.sufficient_for
     yield found(
         __name__,
         severity,
-        operation(scale.sufficient_for, context),
+        operation(place, context),
         _message(scale, worst),
         _evidence(training, scale, seen),
         remedy=_remedy(scale),

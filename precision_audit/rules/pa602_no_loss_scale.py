@@ -16,10 +16,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from precision_audit.records import Evidence, Finding, LossScale
+from precision_audit.records import Evidence, Finding, LossScale, Severity
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.stored import operation
 
+_ENOUGH = 0.01  # of the gradients: less is lost to any rounding
 _DEFAULT = 2.0**16  # init_scale of torch.amp.GradScaler
 
 
@@ -31,11 +32,12 @@ def check(context: Context) -> Iterator[Finding]:
     op = operation(scale.safe_for, context)
     if not scale.fits:
         message = (
-            f"the smallest gradients need a scale of {_power(scale.sufficient)} ({scale.sufficient_for}), the largest "
+            f"the smallest gradients need a scale of {_power(scale.needed)} ({scale.sufficient_for}), the largest "
             f"allow {_power(scale.safe)} → no loss scale keeps both in {scale.format}"
         )
         remedy = "bf16, which needs no scale; or keep the ops with the largest gradients in fp32"
-        yield found(__name__, "warning", op, message, _evidence(scale), remedy=remedy, of="none fits")
+        severity: Severity = "warning" if scale.safe < 1 or scale.vanish_scaled > _ENOUGH else "note"
+        yield found(__name__, severity, op, message, _evidence(scale), remedy=remedy, of="none fits")
     elif scale.safe < 1:
         message = f"the largest gradient → infinite in {scale.format} unless the loss is scaled down"
         remedy = f"torch.amp.GradScaler(device, init_scale={scale.safe:g}), or bf16"

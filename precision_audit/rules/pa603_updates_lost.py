@@ -22,6 +22,7 @@ from precision_audit.rules.stored import stored
 
 _MANY = 0.5  # of the updates of one weight
 _ALL = 0.9  # of all updates: the model stands still
+_STANDS = 0.99  # of the updates of one weight: it stands still
 
 
 def check(context: Context) -> Iterator[Finding]:
@@ -35,7 +36,8 @@ def check(context: Context) -> Iterator[Finding]:
         return
     worst = max(many or still, key=lambda each: (dict(each.lost)[name], each.count))
     everything = _share(training.updates, name) >= _ALL
-    severity: Severity = "warning" if everything or (where.own and many) else "note"
+    stands = any(dict(each.lost)[name] >= _STANDS for each in many)
+    severity: Severity = "warning" if everything or stands or (where.own and many) else "note"
     made = found(
         __name__,
         "error" if where.own and everything else severity,

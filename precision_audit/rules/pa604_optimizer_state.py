@@ -1,7 +1,7 @@
 """PA604 optimizer state in a low format
 
-What it does: rounds the optimizer's eps, and what it keeps of squared gradients, to the format that the parameters have
-or would have after a cast of the module (torch keeps the state in the format of the parameters).
+What it does: takes the optimizer's steps over parameters in the format that they have or would have after a cast of
+the module (torch keeps the state in the same), and rounds its eps and what it keeps of squared gradients to it.
 Why it is a hazard: Adam divides by sqrt(v) + eps. In fp16 an eps of 1e-8 is zero and v, the mean of squared gradients,
 vanishes with gradients of 2e-4: the first step divides by zero. And a mean that moves by 1 - beta2 = 0.001 of itself
 cannot fall in bf16, where half the spacing is at least 0.002 of a number: v only ever grows.
@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from precision_audit.analyse.histogram import shares
 from precision_audit.formats import Format
-from precision_audit.records import Evidence, Finding, Optimizer, OptimizerState
+from precision_audit.records import Evidence, Finding, Optimizer, OptimizerState, Severity
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.stored import Stored, stored
 
@@ -37,21 +37,31 @@ def check(context: Context) -> Iterator[Finding]:
         return
     squares = next((each for each in optimizer.states if each.name in _SQUARES), None)
     options = dict(optimizer.options)
-    if squares is not None and _vanishes(options.get("eps", 0.0), where.format):
-        yield _placed(_eps(optimizer, squares, options["eps"], where), optimizer, where)
+    vanishes = _vanishes(options.get("eps", 0.0), where.format)
+    if optimizer.spoiled or vanishes:
+        yield _placed(_update(optimizer, squares, options.get("eps", 0.0), where), optimizer, where)
     if squares is not None and where.own and _stuck(options.get("beta2", 0.0), where.format):
         yield _placed(_mean(optimizer, squares, options["beta2"], where.format), optimizer, where)
 
 
-def _eps(optimizer: Optimizer, squares: OptimizerState, eps: float, where: Stored) -> Finding:
+def _update(optimizer: Optimizer, squares: OptimizerState | None, eps: float, where: Stored) -> Finding:
+    """What comes of the update itself, tried over parameters in the format."""
     name = where.format.name
-    lost = shares(squares.range, where.format).underflow + squares.range.zeros / max(squares.range.count, 1)
+    spoiled, vanishes = optimizer.spoiled, _vanishes(eps, where.format)
+    severity: Severity = "note" if not spoiled else "error" if where.own else "warning"
+    parts = [f"{optimizer.name}'s eps of {eps:g} is zero in {name}"] if vanishes else [f"{optimizer.name} in {name}"]
+    if squares is not None and vanishes:
+        zero = shares(squares.range, where.format).underflow + squares.range.zeros / max(squares.range.count, 1)
+        parts.append(f"and so are {zero:.0%} of {squares.name}")
+    result = "the update divides by zero once a gradient is small"
+    if spoiled:
+        result = f"{spoiled:.1%} of the weights are not finite after step {optimizer.spoiled_in + 1}"
     return found(
         __name__,
-        "error" if where.own and lost else "warning",
+        severity,
         None,
-        f"{optimizer.name}'s eps of {eps:g} → zero in {name}, and so are {lost:.0%} of {squares.name}: divided by zero",
-        Evidence("OBSERVED", f"{squares.name} up to {squares.range.amax:.2g}", (("eps", eps), ("zero", lost))),
+        f"{' '.join(parts)} → {result}",
+        Evidence("OBSERVED", f"the same steps over {name} parameters", (("eps", eps), ("not finite", spoiled))),
         remedy="fp32 parameters and optimizer state, or MasterWeights(optimizer) over low ones",
         of="eps",
     )

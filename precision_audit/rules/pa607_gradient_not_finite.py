@@ -1,6 +1,6 @@
 """PA607 gradient lost by a derivative
 
-What it does: reports an op whose own derivative makes gradients infinite or NaN, or leaves next to nothing of them,
+What it does: reports an op whose own derivative makes gradients infinite or NaN, or loses more than half of them,
 when the model runs wholly in the low format, forward and backward, although what the op received is right. What
 inherits the loss is not named. Runs after all other rules, silent where one of them names the op and keeps the same.
 Why it is a hazard: the forward is right, so no test of outputs notices. A 3-norm of small numbers divides by its
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from precision_audit.records import Backward, Evidence, Finding
+from precision_audit.records import Backward, Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.derivatives import says
 from precision_audit.rules.reach import base
@@ -43,11 +43,12 @@ def _finding(context: Context, lost: Backward) -> Finding:
     more = f" and {len(lost.reaches) - 1} more" if len(lost.reaches) > 1 else ""
     what = f"{phrase} → " if phrase else ""
     scaled = f" at loss scale {lost.scale:g}" if low == "fp16" else ""
+    spared = "; your own cast prevents that" if _high_when_cast(op, context) else ""
     return found(
         __name__,
-        "warning" if lost.vanishes else "error",
+        "note" if spared else "warning" if lost.vanishes else "error",
         op,
-        f"{base(op)}: {what}a gradient that {_fate(lost, low)} {lost.reaches[0]}{more}",
+        f"{base(op)}: {what}a gradient that {_fate(lost, low)} {lost.reaches[0]}{more}{spared}",
         Evidence(
             "OBSERVED",
             f"{_seen(lost)}{scaled}",
@@ -58,13 +59,19 @@ def _finding(context: Context, lost: Backward) -> Finding:
     )
 
 
+def _high_when_cast(op: Op, context: Context) -> bool:
+    """Whether the user's own casts keep the op high in a model that is cast as a whole; a plan might not."""
+    seen = [context.as_cast[value].format for value in op.values if value in context.as_cast]
+    return bool(context.facts.cast) and bool(seen) and all(format == context.policy.high for format in seen)
+
+
 def _fate(lost: Backward, low: str) -> str:
-    return f"vanishes in {low}, and with it that of" if lost.vanishes else f"is not finite in {low}, nor that of"
+    return f"is mostly lost in {low}, and with it that of" if lost.vanishes else f"is not finite in {low}, nor that of"
 
 
 def _seen(lost: Backward) -> str:
     if lost.vanishes:
-        return f"less than a tenth is left of the gradient of {lost.value}, all that it received is there"
+        return f"less than half is left of the gradient of {lost.value}, all that it received is there"
     return f"{lost.lost} of {lost.count} elements of the gradient of {lost.value}, all it received is finite"
 
 

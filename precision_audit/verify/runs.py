@@ -29,7 +29,7 @@ from precision_audit.verify.draws import Draws
 
 Batch = tuple[tuple[Any, ...], Mapping[str, Any]]
 # Tried in this order on the gradients of an fp16 run, as torch.amp.GradScaler would step down from its 2^16.
-LOSS_SCALES = (2.0**16, 2.0**12, 2.0**8, 2.0**4, 1.0)
+LOSS_SCALES = (2.0**16, 2.0**12, 2.0**8, 2.0**4, 1.0, 2.0**-4, 2.0**-8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from precision_audit.analyse.counting import counted
 from precision_audit.analyse.histogram import points
 from precision_audit.analyse.streaming import Streamed
-from precision_audit.analyse.training.loss_scale import bands, loss_scale, noise, scaled, vanishing
+from precision_audit.analyse.training.loss_scale import bands, idle, loss_scale, noise, scaled, vanishing
 from precision_audit.formats import FORMATS
 from precision_audit.records import LossScale, Range
 
@@ -130,3 +130,13 @@ def test_scaling_a_range_is_scaling_its_numbers(numbers: list[float], shift: int
         assert getattr(direct, name) == getattr(shifted, name)
     half = (values * 2.0**shift).to(torch.float16)
     assert vanishing([seen(values)], FP16, 2.0**shift) == pytest.approx((half == 0).double().mean().item())
+
+
+def test_an_activation_that_moves_nothing_is_idle() -> None:
+    """Gradient times activation: 2^-35 of the largest is rounding, 2^-22 is a branch with a small scale."""
+    activations = [seen(powers({0: 50}), name) for name in ("stream", "mean", "branch")]
+    gradients = [
+        seen(powers({exponent: 50}), name) for name, exponent in (("stream", -5), ("mean", -40), ("branch", -27))
+    ]
+    assert idle(gradients, activations) == {"mean"}
+    assert idle(gradients, []) == frozenset()  # nothing is known of what they are the gradient of

@@ -117,6 +117,19 @@ def test_optimizer_state_and_options() -> None:
     assert source is not None and source.file == __file__ and "torch.optim.AdamW" in source.text
 
 
+@pytest.mark.parametrize(
+    ("policy", "slope", "spoiled"),
+    [("fp16-training", 1e-9, 1.0), ("fp16-training", 1.0, 0.0), ("bf16-training", 1e-9, 0.0)],
+)
+def test_the_optimizer_over_low_parameters(policy: str, slope: float, spoiled: float) -> None:
+    """A gradient of 1e-9 is zero in fp16, and so is Adam's eps: 0 / 0. In bf16 both are held."""
+    found = evidence(
+        Scale(), (torch.ones(4),), policy, loss=lambda output: slope * output.sum(), optimizer=torch.optim.Adam
+    )
+    assert found.optimizer is not None
+    assert found.optimizer.spoiled == spoiled and found.optimizer.spoiled_in == (0 if spoiled else -1)
+
+
 def test_a_factory_of_the_model() -> None:
     def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD([{"params": model.w}], lr=0.5)  # type: ignore[dict-item]

@@ -11,7 +11,7 @@ what a format would do to these numbers is worked out from them.
     steps       the run: hooks count every gradient as it is made
     loss_scale  from the gradients' ranges to the scales
     updates     |update| against the spacing of the weights
-    optimizers  the user's factory, and what it makes
+    optimizers  the user's factory, and what it makes; low_optimizer: the same over parameters in the low format
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from precision_audit.analyse.training.lessons import STEPS, Lesson, lesson_of
-from precision_audit.analyse.training.loss_scale import loss_scale, noise
+from precision_audit.analyse.training.loss_scale import idle, loss_scale, noise
 from precision_audit.analyse.training.steps import Taken, taken
 from precision_audit.decide import decisions_alone
 from precision_audit.formats import FORMATS
@@ -40,7 +40,7 @@ def training(
     that fails in the captured format already.
     """
     captured = lesson.captured
-    found = taken(captured, batches, lesson.loss, lesson.optimizer, lesson.steps)
+    found = taken(captured, batches, lesson.loss, lesson.optimizer, lesson.steps, policy.low)
     if found is None and lesson.explicit:
         raise InputError(
             "training evidence needs a loss: the output is no single number and has no `loss`; expected "
@@ -51,7 +51,7 @@ def training(
     low = may_run_low(captured.graph, policy, hardware)
     gradients = (*found.weight_gradients, *found.activation_gradients)
     weights = {each.value for each in found.weight_gradients}
-    still = noise(found.weight_gradients)
+    still = noise(found.weight_gradients) | idle(found.activation_gradients, ranges)
     computed = {value for op in captured.graph.ops if op.kind not in STATE for value in op.values}
     return (
         Training(

@@ -31,6 +31,9 @@ from precision_audit.verify.measures import ZERO_GRADIENT
 
 MARGIN = 2.0
 NORMAL_SHARE = 0.99
+_IDLE = (
+    2.0**-28
+)  # a sum that is zero but for rounding in fp32 reached 2^-35, a branch scaled by 1e-6 no less than 2^-22
 _CARRIED = 1e-3  # of a tensor's sum of squares
 _LARGEST = 2.0**64  # a loss times more than this may itself be infinite in fp32
 
@@ -53,7 +56,7 @@ def loss_scale(gradients: Sequence[Range], format: Format) -> LossScale | None:
     assert format.min_subnormal is not None and format.min_normal is not None
     needed = {each.value: format.min_subnormal / least_that_matters(each, format) for each in found}
     sufficient_for = max(needed, key=lambda value: needed[value])
-    sufficient = min(max(needed[sufficient_for], 1.0), _LARGEST)
+    sufficient = min(max(needed[sufficient_for], 1.0), _LARGEST)  # below 1 nothing needs to be rescued
     largest = max(found, key=lambda each: each.amax)
     safe = min(2.0 ** math.floor(math.log2(format.max_finite / MARGIN / largest.amax)), _LARGEST)
     total = _summed(found)
@@ -68,6 +71,7 @@ def loss_scale(gradients: Sequence[Range], format: Format) -> LossScale | None:
         margin=MARGIN,
         vanish=vanishing(found, format),
         vanish_scaled=vanishing(found, format, recommended),
+        needed=needed[sufficient_for],
     )
 
 
@@ -77,6 +81,15 @@ def noise(gradients: Sequence[Range]) -> frozenset[str]:
     sizes = {each.value: _rms(each) for each in gradients}
     largest = max(sizes.values(), default=0.0)
     return frozenset(value for value, size in sizes.items() if size <= ZERO_GRADIENT * largest)
+
+
+def idle(gradients: Sequence[Range], activations: Sequence[Range]) -> frozenset[str]:
+    """Activations that move the loss by nothing but rounding: gradient times activation, summed over the elements,
+    against the largest such sum (a mean that a norm takes away again)."""
+    sizes = {each.value: _rms(each) for each in activations}
+    moved = {each.value: _rms(each) * sizes.get(each.value, math.inf) * each.count for each in gradients}
+    largest = max((size for size in moved.values() if math.isfinite(size)), default=0.0)
+    return frozenset(value for value, size in moved.items() if size <= _IDLE * largest)
 
 
 def _rms(gradient: Range) -> float:

@@ -104,7 +104,9 @@ def _is_number(value: Any) -> bool:
 
 def _parameters(module: nn.Module, places: list[Source]) -> Iterator[nn.Parameter]:
     """The parameters; where they are first asked for, the optimizer is being made."""
-    frame = users_frame(traceback.extract_stack()[:-1])
+    stack = list(traceback.extract_stack())[:-1]
+    ours = max(index for index, frame in enumerate(stack) if frame.filename == __file__)
+    frame = users_frame(stack[ours + 1 :]) or users_frame(reversed(stack[:ours]))
     if frame is not None:
         places.append(frame)
     yield from module.parameters()

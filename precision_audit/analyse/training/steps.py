@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,8 @@ from precision_audit.analyse.histogram import points
 from precision_audit.analyse.streaming import Streamed
 from precision_audit.analyse.training import optimizers
 from precision_audit.analyse.training.losses import Loss, loss_of
-from precision_audit.analyse.training.updates import Updates
+from precision_audit.analyse.training.low_optimizer import LowOptimizer
+from precision_audit.analyse.training.updates import FORMATS_OF_WEIGHTS, Updates
 from precision_audit.capture import Captured
 from precision_audit.records import InputError, Mode, Optimizer, Plan, Range, Source, Update
 from precision_audit.rewrite import rewrite
@@ -49,9 +50,14 @@ class Taken:
 
 
 def taken(
-    captured: Captured, batches: Sequence[Batch], loss: Loss | None, factory: optimizers.Factory | None, steps: int
+    captured: Captured,
+    batches: Sequence[Batch],
+    loss: Loss | None,
+    factory: optimizers.Factory | None,
+    steps: int,
+    low: str,
 ) -> Taken | None:
-    """Take the steps; None where the model has no loss."""
+    """Take the steps; None where the model has no loss. `low`: the format that the optimizer is tried in beside."""
     mode = captured.graph.mode
     empty: dict[Mode, Plan] = {mode: Plan("", mode, "", "", (), ())}
     module = rewrite({mode: captured}, empty)
@@ -60,7 +66,7 @@ def taken(
         check_batch(module, captured.graph, batch, index)
     with torch.random.fork_rng(), torch.enable_grad(), restored_on_error():
         torch.manual_seed(0)
-        run = _Steps(module, factory)
+        run = _Steps(module, factory, low)
         for step in range(steps):
             if not run.take(batches[step % len(batches)], loss, step):
                 return None
@@ -86,13 +92,15 @@ class _Gradients:
 class _Steps:
     """What has been seen so far."""
 
-    def __init__(self, module: Converted, factory: optimizers.Factory | None) -> None:
+    def __init__(self, module: Converted, factory: optimizers.Factory | None, low: str) -> None:
         self._module = module
         self._trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._optimizer: torch.optim.Optimizer | None = None
         self._source: Source | None = None
         if factory is not None:
             self._optimizer, self._source = optimizers.made(factory, module)
+        tried = factory is not None and low in FORMATS_OF_WEIGHTS
+        self._low = LowOptimizer(factory, module, low) if factory is not None and tried else None
         self._decay = _decays(self._optimizer)
         self._weights, self._activations = _Gradients(), _Gradients()
         self._updates = {name: Updates(name) for name in self._trained}
@@ -119,12 +127,16 @@ class _Steps:
             for name, parameter in self._trained.items():
                 self._updates[name].add(before[name], parameter.detach())
             self._states.add(self._optimizer, step)
+        if self._low is not None:
+            self._low.step({name: p.grad for name, p in self._trained.items() if p.grad is not None}, step)
         return True
 
     def found(self) -> Taken:
         optimizer = None
         if self._optimizer is not None:
             optimizer = optimizers.described(self._optimizer, self._source, self._states.records())
+            if self._low is not None:
+                optimizer = replace(optimizer, spoiled=self._low.spoiled, spoiled_in=self._low.step_of)
         made = [node.meta["op_key"] for node in self._module.graph.nodes if "op_key" in node.meta]
         order = [value for value in self._activations.seen if value.rpartition(":")[0] in made or value in made]
         order.sort(key=lambda value: made.index(value if value in made else value.rpartition(":")[0]))
