@@ -471,6 +471,7 @@ class Optimizer:
     states: tuple[OptimizerState, ...] = ()
     spoiled: float = 0.0
     spoiled_in: int = -1
+    masters: bool = False  # wrapped in MasterWeights, which updates fp32 copies
 
 
 @dataclass(frozen=True, slots=True)

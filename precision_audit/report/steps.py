@@ -18,7 +18,7 @@ def lines(report: Report, verbose: bool = False) -> Iterator[str]:
     if found is None or not (found.steps or found.notes):
         return
     if found.steps:
-        yield _curves(found, report.plan.low)
+        yield _curves(found, report)
         yield _errors(found.steps)
         if found.skipped:
             yield (
@@ -30,12 +30,13 @@ def lines(report: Report, verbose: bool = False) -> Iterator[str]:
         yield from (_step(number, step, report.plan.low) for number, step in enumerate(found.steps, 1))
 
 
-def _curves(found: Steps, low: str) -> str:
-    steps = found.steps
+def _curves(found: Steps, report: Report) -> str:
+    steps, low = found.steps, report.plan.low
+    halves = any(op.kind == "parameter" and op.outputs[0].format in ("bf16", "fp16") for op in report.graph.ops)
     how = f" with {found.optimizer}" if found.optimizer else ", weights unchanged"
     plain = [step.plain_loss for step in steps]
     curves = [
-        f"fp32 {_curve([step.loss for step in steps])}",
+        f"{'as captured' if halves else 'fp32'} {_curve([step.loss for step in steps])}",
         f"this plan {_curve([step.converted_loss for step in steps])}",
     ]
     if plain and all(each is not None for each in plain):

@@ -35,7 +35,8 @@ def title(report: Report) -> str:
         rate = dict(training.optimizer.options).get("lr")
         by = training.optimizer.name + (f" (lr {rate:g})" if rate is not None else "")
     losses = f"loss {training.losses[0]:.4g}" + (f" to {training.losses[-1]:.4g}" if training.steps > 1 else "")
-    return f"training: {phrases.count(training.steps, 'step')} in fp32, {by}, {losses}"
+    twin = ", of the model widened to it" if _own_format(report) in _HALVES else ""
+    return f"training: {phrases.count(training.steps, 'step')} in fp32{twin}, {by}, {losses}"
 
 
 def header(report: Report) -> tuple[str, ...]:
@@ -89,24 +90,55 @@ def remarks(report: Report) -> Iterator[str]:
 
 
 def loop(report: Report) -> tuple[str, ...]:
-    """The training loop with the scaler, where one is needed: today's names of torch.amp."""
+    """The training loop with the scaler, where fp16 is what trains: today's names of torch.amp. A converted module has
+    its casts in its graph; under an amp policy the loop is that of torch.autocast; half parameters need masters."""
     scale = report.training.scale if report.training else None
-    if scale is None or scale.format != "fp16":
+    half = _own_format(report) == "fp16"
+    low = half or any(format == "fp16" for key, format in report.plan.formats if "/" in key)
+    if scale is None or scale.format != "fp16" or not low or _own_format(report) == "bf16":
         return ()
-    device = "cpu" if report.meta.device.startswith("cpu") or report.meta.device == "local" else "cuda"
+    plain = "cpu" if report.meta.device.startswith("cpu") or report.meta.device == "local" else "cuda"
+    device = report.plan.autocast_device or plain
+    start = _power(scale.recommended, "2.0**")
+    if half:
+        return _loop_of_masters(start)
+    model = "model" if report.plan.autocast_device else "converted"
+    forward = [f"        loss = criterion({model}(inputs), targets)"]
+    if report.plan.autocast_device:
+        region = f'        with torch.amp.autocast("{device}", dtype=torch.float16):'
+        forward = [region, *(f"    {line}" for line in forward)]
     return (
-        "loop for fp16 (a converted module has its casts in its graph and needs no autocast):",
-        f'    scaler = torch.amp.GradScaler("{device}", init_scale={_power(scale.recommended, "2.0**")})',
+        f"loop for fp16{'' if report.plan.autocast_device else ', converted = pa.convert(model, …).module'}:",
+        f'    scaler = torch.amp.GradScaler("{device}", init_scale={start})',
         "    for inputs, targets in batches:",
         "        optimizer.zero_grad(set_to_none=True)",
-        f'        with torch.amp.autocast("{device}", dtype=torch.float16):',
-        "            loss = criterion(model(inputs), targets)",
+        *forward,
         "        scaler.scale(loss).backward()",
         "        scaler.unscale_(optimizer)  # before clipping, penalties and logs of gradients",
-        "        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)",
+        f"        torch.nn.utils.clip_grad_norm_({model}.parameters(), max_norm)",
         "        scaler.step(optimizer)  # skips a step with infinite gradients",
         "        scaler.update()",
     )
+
+
+def _loop_of_masters(start: str) -> tuple[str, ...]:
+    return (
+        "loop for fp16 parameters:",
+        f'    optimizer = pa.MasterWeights(optimizer, loss_scale="dynamic", init_scale={start})',
+        "    for inputs, targets in batches:",
+        "        optimizer.zero_grad()",
+        "        loss = criterion(model(inputs).float(), targets)",
+        "        optimizer.scale(loss).backward()",
+        "        optimizer.unscale_()  # only to clip",
+        "        torch.nn.utils.clip_grad_norm_(optimizer.master_params(), max_norm)",
+        "        optimizer.step()  # in fp32, skipped where a gradient is infinite",
+    )
+
+
+def _own_format(report: Report) -> str:
+    """The low format that the model's own parameters are in, "" where they are not."""
+    formats = {op.outputs[0].format for op in report.graph.ops if op.kind == "parameter"}
+    return next((name for name in _HALVES if name in formats), "")
 
 
 def _columns(report: Report) -> Iterator[tuple[str, str, float]]:
@@ -193,15 +225,15 @@ def _hopeless(training: Training) -> Iterator[str]:
 def _updates(report: Report, training: Training) -> Iterator[str]:
     if not training.updates:
         return
-    own = next((op.outputs[0].format for op in report.graph.ops if op.kind == "parameter"), "")
-    name = own if own in _HALVES else report.plan.low
+    own = _own_format(report)
+    name = own or report.plan.low
     if name not in _HALVES:
         return
     count = sum(each.count for each in training.updates)
     lost = sum(dict(each.lost)[name] * each.count for each in training.updates) / count if count else 0.0
     many = sum(dict(each.lost)[name] > 0.5 for each in training.updates)
     need = "needed" if many else "not needed by these steps"
-    kept = "" if own in _HALVES else ", which this plan keeps"
+    kept = "" if own else ", which this plan keeps"
     yield (
         f"master weights in fp32{kept}: {need}; {name} weights would lose {_percent(lost)} of the updates "
         f"({many} of {len(training.updates)} parameters more than half)"

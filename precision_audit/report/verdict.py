@@ -18,6 +18,7 @@ A failure outranks missing evidence: what was seen to break is broken, whatever 
 
 from __future__ import annotations
 
+import math
 import shlex
 
 from precision_audit.records import Finding, Graph, Plan, Policy, Severity, Verdict, Verification
@@ -100,7 +101,7 @@ def next_steps(
     if failed:
         steps.append(f"keep {failed} high (a rule `class: keep-…` before the one that lowered it), then audit again")
     wanted = [each for each in findings if each.severity == "error" and each.open and each.remedy]
-    steps.extend(f"{each.rule} {each.module or each.op}: {each.remedy}" for each in wanted[:3])
+    steps.extend(f"{' '.join(filter(None, (each.rule, each.module or each.op)))}: {each.remedy}" for each in wanted[:3])
     return tuple(steps)
 
 
@@ -123,7 +124,8 @@ def _failures(open_ones: list[Finding], verification: Verification | None) -> li
     if above:
         reasons.append(f"{', '.join(above[:3])} above the limit")
     if gradients:
-        reasons.append(f"{_count(len(gradients), 'gradient')} above the limit")
+        more = ", …" if len(gradients) > 2 else ""
+        reasons.append(f"{_count(len(gradients), 'gradient')} above the limit ({', '.join(gradients[:2])}{more})")
     if shapes_refused(verification.shapes):
         reasons.append("shapes refused by the device's kernels")
     learned = verification.steps is None or verification.steps.passed
@@ -141,7 +143,11 @@ def _missing(
     if verification is None:
         reasons.append("nothing was run")
     elif verification.noise >= 1:
-        reasons.append("the reference differs from itself by as much as the limit, or is NaN")
+        what = "the reference differs from itself by as much as the limit, or is NaN"
+        reasons.append(next((note for note in verification.notes if note.startswith("not run")), what))
+    steps = verification.steps.steps if verification is not None and verification.steps is not None else ()
+    if any(not math.isfinite(step.loss) for step in steps):
+        reasons.append("the training loss is not finite before anything is lowered")
     if made_up:
         reasons.append("inputs made up by the tool")
     unknown = sorted({op.op for op in graph.ops if op.kind == "unknown"})

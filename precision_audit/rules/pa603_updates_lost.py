@@ -47,7 +47,7 @@ def check(context: Context) -> Iterator[Finding]:
         remedy="fp32 parameters with casts in the graph, or MasterWeights(optimizer) over low ones",
         of="updates",
     )
-    yield replace(made, source=training.optimizer.source, resolved=not where.own)
+    yield replace(made, source=training.optimizer.source, resolved=not where.own or training.optimizer.masters)
 
 
 def _message(training: Training, many: Sequence[Update], still: Sequence[Update], format: Format) -> str:

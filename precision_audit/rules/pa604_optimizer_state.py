@@ -83,7 +83,7 @@ def _mean(optimizer: Optimizer, squares: OptimizerState, beta2: float, format: F
 
 
 def _placed(made: Finding, optimizer: Optimizer, where: Stored) -> Finding:
-    return replace(made, source=optimizer.source, resolved=not where.own)
+    return replace(made, source=optimizer.source, resolved=not where.own or optimizer.masters)
 
 
 def _vanishes(eps: float, format: Format) -> bool:

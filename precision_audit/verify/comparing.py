@@ -7,6 +7,7 @@ run and judged is `verify`'s. Changes none of them.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,9 +69,13 @@ def compare(
     optimizer, training steps follow."""
     loss, optimizer, steps = teaching.loss, teaching.optimizer, teaching.steps
     mode = policy.mode
+    plan = made[mode].plan
+    if plan.autocast and plan.autocast_device == "cuda" and not torch.cuda.is_available():
+        inside = ", ".join(plan.autocast[:2]) + (", …" if len(plan.autocast) > 2 else "")
+        why = f"not run: {inside} runs inside torch.autocast('cuda'), which needs a CUDA device"
+        return Verification(True, (), noise=math.inf, notes=(why,))
     main = {mode: captures[mode]}
     reference = unchanged(main, signature=signature)
-    plan = made[mode].plan
     converted.train(mode == "training")
     plain = _plain(main, mode, policy, hardware, signature)
     found = verify(

@@ -193,6 +193,8 @@ BAD = [
     ({"loss": lambda y: y.detach().sum()}, "without a gradient"),
     ({"loss": lambda y: y.argmax()}, "without a gradient"),
     ({"loss": lambda y: y.nonsense()}, "training step 0 fails in the captured format already"),
+    ({"loss": lambda y, target: y}, "loss gets the model's output and nothing else"),
+    ({"loss": total, "optimizer": lambda p: 1 / 0}, "the optimizer cannot be made at "),
     ({"steps": 2}, "training evidence needs a loss"),
     ({"optimizer": sgd(0.1)}, "training evidence needs a loss"),
     ({"loss": total, "steps": 0}, "steps is 0; expected"),

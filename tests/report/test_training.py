@@ -38,7 +38,8 @@ EVIDENCE = Training(
 
 def report(low: str = "fp16") -> Report:
     made = sample.report()
-    return replace(made, training=EVIDENCE, plan=replace(made.plan, low=low))
+    plan = replace(made.plan, low=low, formats=(("fc/linear#0", low),))
+    return replace(made, training=EVIDENCE, plan=plan)
 
 
 def test_shares_of_the_four_kinds() -> None:
@@ -84,13 +85,31 @@ def test_no_scale_fits_and_nothing_is_representable() -> None:
     assert any(line == "not representable in fp16 even at the largest safe scale: fc.weight" for line in said)
 
 
-def test_the_loop_is_python_with_todays_names() -> None:
-    lines = training.loop(report())
+@pytest.mark.parametrize("autocast", ["", "cuda", "cpu"])
+def test_the_loop_is_python_with_todays_names(autocast: str) -> None:
+    made = report()
+    lines = training.loop(replace(made, plan=replace(made.plan, autocast_device=autocast)))
     body = "\n".join(line[4:] for line in lines[1:])
     compile(body, "loop", "exec")
-    order = ["GradScaler", "autocast", "scale(loss)", "unscale_", "clip_grad_norm_", "scaler.step", "scaler.update"]
+    order = ["GradScaler", "criterion", "scale(loss)", "unscale_", "clip_grad_norm_", "scaler.step", "scaler.update"]
     assert [body.index(word) for word in order] == sorted(body.index(word) for word in order)
     assert "torch.cuda.amp" not in body and "init_scale=2.0**10" in body
+    assert (f'torch.amp.autocast("{autocast}", dtype=torch.float16)' in body) == bool(autocast)
+    assert ("converted(inputs)" in body) == (not autocast)
+
+
+def test_half_parameters_get_a_loop_with_masters_and_bf16_none() -> None:
+    made = report()
+    for low in ("fp16", "bf16"):
+        ops = tuple(
+            replace(op, outputs=tuple(replace(each, format=low) for each in op.outputs))
+            if op.kind == "parameter"
+            else op
+            for op in made.graph.ops
+        )
+        lines = training.loop(replace(made, graph=replace(made.graph, ops=ops)))
+        assert any("MasterWeights(optimizer" in line for line in lines) == (low == "fp16")
+        compile("\n".join(line[4:] for line in lines[1:]), "loop", "exec")
 
 
 @pytest.mark.parametrize("verbose", [False, True])

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from precision_audit import autocast
 from precision_audit.analyse.training.lessons import STEPS, Lesson, lesson_of
 from precision_audit.analyse.training.loss_scale import idle, loss_scale, noise
 from precision_audit.analyse.training.steps import Taken, taken
-from precision_audit.decide import decisions_alone
+from precision_audit.decide import Decided, decisions_alone
 from precision_audit.formats import FORMATS
+from precision_audit.plan import plan as cheapest
 from precision_audit.policy.match import STATE
 from precision_audit.records import Graph, Hardware, InputError, Policy, Range, Training
 from precision_audit.verify.runs import Batch
@@ -48,7 +50,7 @@ def training(
         )
     if found is None:
         return None, ("no loss given and the output is no single number: nothing is known of gradients; give loss=",)
-    low = may_run_low(captured.graph, policy, hardware)
+    low = runs_low(captured.graph, policy, hardware)
     gradients = (*found.weight_gradients, *found.activation_gradients)
     weights = {each.value for each in found.weight_gradients}
     still = noise(found.weight_gradients) | idle(found.activation_gradients, ranges)
@@ -64,22 +66,25 @@ def training(
             below=found.below,
             updates=found.updates,
             optimizer=found.optimizer,
-            scale=loss_scale([each for each in gradients if each.value in low - still], FORMATS[policy.low]),
+            scale=None
+            if found.diverged
+            else loss_scale([each for each in gradients if each.value in low - still], FORMATS[policy.low]),
         ),
         _lacking(found, lesson),
     )
 
 
-def may_run_low(graph: Graph, policy: Policy, hardware: Hardware) -> frozenset[str]:
-    """Values whose gradients the policy allows in the low format: what an op makes or reads that it does not keep."""
-    found: set[str] = set()
-    kept = (f"keep-{policy.high}", f"pin:{policy.high}", "fixed")
-    free = {each.op for each in decisions_alone(graph, policy, hardware) if each.classification not in kept}
-    for op in graph.ops:
-        if op.key in free:
-            found.update(op.values)
-            found.update(operand.value for operand in op.operands)
-    return frozenset(found)
+def runs_low(graph: Graph, policy: Policy, hardware: Hardware) -> frozenset[str]:
+    """Values whose gradients are in the low format under the policy, before any remedy: those that ops make in it, and
+    those that are cast to it, whose cast hands its gradient back."""
+    if policy.autocast:
+        plan = autocast.propagate(graph, policy)[1]
+    else:
+        decided = Decided(decisions_alone(graph, policy, hardware), (), (), ())
+        plan = cheapest(graph, decided, policy, hardware)
+    formats = dict(plan.formats)
+    made = {value for op in graph.ops if formats.get(op.key) == plan.low for value in op.values}
+    return frozenset(made.union(cast.value for cast in plan.casts if cast.to == plan.low))
 
 
 def _lacking(found: Taken, lesson: Lesson) -> tuple[str, ...]:

@@ -13,7 +13,11 @@ at histograms only: whoever calls decides which gradients are held in the format
     safe         the largest power of two that leaves MARGIN times the largest gradient finite: gradients grow between
                  the steps that were looked at and the next
     recommended  the smallest from `sufficient` on that brings 99 % of the gradients into the normal range, where a
-                 format has all its digits; `safe` where that is less
+                 format has all its digits, or where that leaves less than HEADROOM to `safe`, 99 % of those that
+                 matter; at most `safe` over HEADROOM, unless `sufficient` is more: gradients grow, and a scaler that
+                 begins too high skips its first steps
+
+A format with the exponents of fp32 (bf16) needs no scale: what vanishes in it next to vanishes in fp32, too.
 
 NaN and infinities count in no range.
 """
@@ -25,11 +29,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from precision_audit.analyse.histogram import limits, shares
-from precision_audit.formats import Format
+from precision_audit.formats import FORMATS, Format
 from precision_audit.records import LossScale, Range
 from precision_audit.verify.measures import ZERO_GRADIENT
 
 MARGIN = 2.0
+HEADROOM = 2.0**4
 NORMAL_SHARE = 0.99
 _IDLE = (
     2.0**-28
@@ -54,13 +59,15 @@ def loss_scale(gradients: Sequence[Range], format: Format) -> LossScale | None:
     if not found:
         return None
     assert format.min_subnormal is not None and format.min_normal is not None
-    needed = {each.value: format.min_subnormal / least_that_matters(each, format) for each in found}
+    least = {each.value: least_that_matters(each, format) for each in found}
+    needed = {value: format.min_subnormal / smallest for value, smallest in least.items()}
+    if format.exponent_bits == FORMATS["fp32"].exponent_bits:
+        needed = dict.fromkeys(needed, 0.0)
     sufficient_for = max(needed, key=lambda value: needed[value])
     sufficient = min(max(needed[sufficient_for], 1.0), _LARGEST)  # below 1 nothing needs to be rescued
     largest = max(found, key=lambda each: each.amax)
     safe = min(2.0 ** math.floor(math.log2(format.max_finite / MARGIN / largest.amax)), _LARGEST)
-    total = _summed(found)
-    recommended = min(max(sufficient, format.min_normal / _quantile(total, 1 - NORMAL_SHARE)), safe)
+    recommended = _recommended(found, least, format, sufficient, safe)
     return LossScale(
         format=format.name,
         sufficient=sufficient,
@@ -96,6 +103,22 @@ def _rms(gradient: Range) -> float:
     """Root mean square, within a factor: numbers count as the middle of their power of two."""
     squares = sum(number * (1.5 * 2.0**exponent) ** 2 for exponent, number in gradient.histogram)
     return math.sqrt(squares / gradient.count) if gradient.count else 0.0
+
+
+def _recommended(
+    found: Sequence[Range], least: Mapping[str, float], format: Format, sufficient: float, safe: float
+) -> float:
+    assert format.min_normal is not None
+    for counts in (_summed(found), _summed(_from(each, least[each.value]) for each in found)):
+        scale = max(sufficient, format.min_normal / _quantile(counts, 1 - NORMAL_SHARE))
+        if scale * HEADROOM <= safe:
+            return scale
+    return min(max(sufficient, safe / HEADROOM), safe)
+
+
+def _from(gradient: Range, least: float) -> Range:
+    """Without what is smaller."""
+    return replace(gradient, histogram=tuple((e, number) for e, number in gradient.histogram if 2.0**e >= least))
 
 
 def least_that_matters(gradient: Range, format: Format) -> float:

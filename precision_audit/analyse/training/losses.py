@@ -20,11 +20,23 @@ Loss = Callable[[Any], Tensor]
 def loss_of(output: Any, loss: Loss | None) -> Tensor | None:
     """The loss; None where there is none. InputError for a loss that is no number or descends from no parameter."""
     if loss is not None:
-        return _checked(loss(output), "loss returned")
+        return _checked(_called(loss, output), "loss returned")
     if isinstance(output, Tensor):
         return _checked(output, "the output is") if _is_loss(output) else None
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     return _checked(own, "the output's loss is") if isinstance(own, Tensor) and _is_loss(own) else None
+
+
+def _called(loss: Loss, output: Any) -> Any:
+    try:
+        return loss(output)
+    except TypeError as error:
+        if "positional argument" not in str(error):
+            raise
+        raise InputError(
+            f"loss gets the model's output and nothing else ({error}); expected a function of the output: put targets "
+            "into the inputs and return the loss from forward, or let the function hold them"
+        ) from error
 
 
 def _is_loss(value: Tensor) -> bool:

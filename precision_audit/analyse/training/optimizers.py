@@ -20,7 +20,8 @@ from torch import nn
 from precision_audit.analyse.counting import counted
 from precision_audit.analyse.histogram import points
 from precision_audit.analyse.streaming import Streamed
-from precision_audit.capture.sources import users_frame
+from precision_audit.capture.sources import user_frame, users_frame
+from precision_audit.master_weights import MasterWeights
 from precision_audit.records import InputError, Optimizer, OptimizerState, Source
 
 Factory = Callable[..., torch.optim.Optimizer]
@@ -33,9 +34,21 @@ def made(factory: Factory, module: nn.Module) -> tuple[torch.optim.Optimizer, So
     """The optimizer, and where the user makes it."""
     check(factory)
     places: list[Source] = []
-    optimizer = factory(module if _wants_model(factory) else _parameters(module, places))
+    try:
+        optimizer = factory(module if _wants_model(factory) else _parameters(module, places))
+    except InputError:
+        raise
+    except Exception as error:
+        at = user_frame(error)
+        place = f" at {at.file}:{at.line}" if at else ""
+        first = (str(error).strip().splitlines() or [""])[0][:200]
+        raise InputError(
+            f"the optimizer cannot be made{place} ({type(error).__name__}: {first}); expected {_FIT}"
+        ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(f"optimizer returned a {type(optimizer).__name__}; expected a torch.optim.Optimizer: {_FIT}")
+    if isinstance(optimizer, MasterWeights):  # which checks what it is given, and holds copies
+        return optimizer, next(iter(places), None) or _defined(factory)
     own = {id(parameter) for parameter in module.parameters()}
     others = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
     if others:
@@ -65,7 +78,9 @@ def described(optimizer: torch.optim.Optimizer, source: Source | None, states: t
             numbers.update(beta1=float(value[0]), beta2=float(value[1]))
         elif _is_number(value):
             numbers[name] = float(value)
-    return Optimizer(type(optimizer).__name__, tuple(numbers.items()), source, states)
+    masters = isinstance(optimizer, MasterWeights)
+    name = type(optimizer.optimizer if isinstance(optimizer, MasterWeights) else optimizer).__name__
+    return Optimizer(name, tuple(numbers.items()), source, states, masters=masters)
 
 
 def decay(group: dict[str, Any], optimizer: torch.optim.Optimizer) -> float:

@@ -48,6 +48,11 @@ class Taken:
     optimizer: Optimizer | None
     notes: tuple[str, ...]
 
+    @property
+    def diverged(self) -> bool:
+        """Whether a loss is not finite."""
+        return not all(math.isfinite(loss) for loss in self.losses)
+
 
 def taken(
     captured: Captured,
@@ -108,6 +113,7 @@ class _Steps:
         self._losses: list[float] = []
         self._below: list[float] = []
         self._notes: list[str] = []
+        self._lost: list[str] = []  # parameters with a gradient that is not finite
 
     def take(self, batch: Batch, loss: Loss | None, step: int) -> bool:
         """One step; False where there is no loss."""
@@ -149,7 +155,7 @@ class _Steps:
             if optimizer
             else (),
             optimizer=optimizer,
-            notes=tuple(dict.fromkeys(self._notes)),
+            notes=tuple(dict.fromkeys((*self._notes, *self._said_of_lost()))),
         )
 
     def _forward(self, batch: Batch, step: int) -> Any:
@@ -165,15 +171,22 @@ class _Steps:
         result = _Hooked(self._module, hook).run(*flat, enable_io_processing=False)
         return self._module.unflatten(result)
 
+    def _said_of_lost(self) -> list[str]:
+        names = list(dict.fromkeys(self._lost))
+        if not names:
+            return []
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return [f"the gradient of {names[0]}{more} is not finite in the captured format already"]
+
     def _gradients(self, step: int) -> None:
         nonzero = below = 0
         if not math.isfinite(self._losses[-1]):
-            self._notes.append(f"the loss of step {step} is not finite in the captured format already")
+            self._notes.append("the loss is not finite in the captured format already, so that nothing can be judged")
         for name, parameter in self._trained.items():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             counts = self._weights.add(name, gradient, step)
             if counts.nan or counts.infinite:
-                self._notes.append(f"the gradient of {name} is not finite in the captured format already")
+                self._lost.append(name)
             rows = [int(row[0]) for row in counts.table]
             nonzero += sum(rows)
             below += sum(rows[: max(math.frexp(_SMALLEST_FP16)[1] - 1 - counts.first, 0)])
