@@ -77,6 +77,32 @@ def precision_settings_kept() -> Iterator[None]:
             write(backend, "all", "none")
 
 
+@contextlib.contextmanager
+def old_settings_readable() -> Iterator[None]:
+    """Run the body with settings of convolutions and recurrent ops that torch's older flags can express: torch.export
+    reads those, and torch raises where the newer ones say something else. Put back afterwards."""
+    read, write = torch._C._get_fp32_precision_getter, torch._C._set_fp32_precision_setter
+    before = {op: read("cuda", op) for op in ("conv", "rnn")}
+    changed = not _readable()
+    for value in ("tf32", "ieee") if changed else ():
+        for op in before:
+            write("cuda", op, value)
+        if _readable():
+            break
+    try:
+        yield
+    finally:
+        for op, value in before.items() if changed else ():
+            write("cuda", op, value)
+
+
+def _readable() -> bool:
+    try:
+        return torch.backends.cudnn.allow_tf32 in (True, False)
+    except RuntimeError:
+        return False
+
+
 def _nesting() -> int:
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()

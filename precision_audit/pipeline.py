@@ -248,6 +248,10 @@ def _device(name: str | None, policy: Policy) -> tuple[Hardware, str]:
 def _batches(args: tuple[Any, ...], kwargs: dict[str, Any], calibration: Iterable[Any] | None) -> list[Batch]:
     """The example first, then the calibration batches, each as (args, kwargs)."""
     batches: list[Batch] = [(args, kwargs)]
+    if calibration is not None and not isinstance(calibration, Iterable):
+        raise InputError(
+            f"calibration is a {type(calibration).__name__}; expected an iterable of batches, such as a list"
+        )
     for index, batch in enumerate(() if calibration is None else calibration):
         if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[0], tuple) and isinstance(batch[1], dict):
             batches.append(batch)

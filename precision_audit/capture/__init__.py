@@ -30,7 +30,7 @@ import torch._functorch.config
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from precision_audit.ambient import restored_on_error
+from precision_audit.ambient import old_settings_readable, restored_on_error
 from precision_audit.capture import functions, origins, regions
 from precision_audit.capture import graph as graph_records
 from precision_audit.capture.containers import registered, without_cache
@@ -164,7 +164,13 @@ def _tracing(model: nn.Module) -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     try:
         # torch writes the graph so far to stderr where a size depends on data, also where the next attempt succeeds
-        with without_cache(model), users_frames(), warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+        with (
+            old_settings_readable(),
+            without_cache(model),
+            users_frames(),
+            warnings.catch_warnings(),
+            redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:

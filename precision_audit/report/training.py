@@ -54,7 +54,8 @@ def rows(report: Report) -> list[tuple[str, ...]]:
         ranges: tuple[Range, ...] = getattr(training, name)
         gradients = name.endswith("gradients")
         cells = [
-            _lost(ranges, format, scale) if gradients or scale <= 1 else "-" for _, format, scale in _columns(report)
+            _lost(ranges, format, scale) if gradients or scale in (0.0, 1.0) else "-"
+            for _, format, scale in _columns(report)
         ]
         found.append((label, str(len(ranges)), *cells))
     return found
@@ -153,13 +154,14 @@ def _columns(report: Report) -> Iterator[tuple[str, str, float]]:
 def _lost(ranges: Sequence[Range], format: str, scale: float) -> str:
     """`12 % zero, 3 % inf`; `fits` where nothing is lost."""
     row = FORMATS[format]
-    ranges = [scaled(each, scale or _own_scale(each, row)) for each in ranges if each.amax]
+    given, ranges = ranges, [scaled(each, scale or _own_scale(each, row)) for each in ranges if each.amax]
     zero = vanishing(ranges, row)
     seen = sum(number for each in ranges for _, number in each.histogram)
     beyond = sum(shares(each, row).overflow * each.count for each in ranges) / seen if seen else 0.0
     parts = [f"{_percent(zero)} zero"] if zero else []
     parts += [f"{_percent(beyond)} inf"] if beyond else []
-    return ", ".join(parts) or ("fits" if seen else "all zero")
+    empty = "not finite" if any(each.nan or each.infinite for each in given) else "all zero"
+    return ", ".join(parts) or ("fits" if seen else empty)
 
 
 def _own_scale(each: Range, format: Format) -> float:

@@ -5,9 +5,9 @@ training, the gradient of every parameter. Never leaves a trace: inputs are copi
 (running statistics, counters, caches) are put back, `.grad` is not touched and the caller's random generator is not
 moved. Without that the second model would see what the first one left behind.
 
-Where the user gives no loss, the gradient is that of a fixed projection: Σ_k (r_k · y_k) / ‖y_k‖ over the float outputs
-y_k, with r_k of ±1 drawn from the seed and ‖y_k‖ taken from the reference, so that each output counts alike whatever
-its unit and every run descends from the same scalar.
+Where there is no loss, given or the model's own, the gradient is that of a fixed projection: Σ_k (r_k · y_k) / ‖y_k‖
+over the float outputs y_k, with r_k of ±1 drawn from the seed and ‖y_k‖ taken from the reference, so that each output
+counts alike whatever its unit and every run descends from the same scalar.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 from precision_audit.records import InputError
 from precision_audit.verify.draws import Draws
+from precision_audit.verify.losses import own_loss
 
 Batch = tuple[tuple[Any, ...], Mapping[str, Any]]
 # Tried in this order on the gradients of an fp16 run, as torch.amp.GradScaler would step down from its 2^16.
@@ -78,8 +79,11 @@ def run(
 
 
 def scalar(output: Any, named: Mapping[str, Tensor], norms: Mapping[str, float], conditions: Conditions) -> Tensor:
-    """What gradients descend from: the loss, else the projection of the outputs `named` in units of `norms`."""
-    return _loss(conditions.loss(output)) if conditions.loss else _projection(named, norms, conditions.seed)
+    """What gradients descend from: the loss, the model's own, or the projection of the outputs in units of `norms`."""
+    if conditions.loss is not None:
+        return _loss(conditions.loss(output))
+    own = own_loss(output)
+    return _projection(named, norms, conditions.seed) if own is None else own.reshape(())
 
 
 def norms_of(named: Mapping[str, Tensor]) -> dict[str, float]:

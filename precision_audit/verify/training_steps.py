@@ -29,6 +29,7 @@ from precision_audit.analyse.training.optimizers import Factory, made
 from precision_audit.records import InputError, Policy, Step, Steps
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.draws import Draws
+from precision_audit.verify.losses import own_loss
 from precision_audit.verify.measures import gradient_figure, largest_rms, measure
 from precision_audit.verify.runs import LOSS_SCALES, Batch, Conditions, flatten, norms_of, scalar, trainable
 
@@ -57,15 +58,17 @@ def training_steps(
     found = [_step(one, other, course) for one, other in pairs]
     if any(one.moved for one, _ in pairs):
         again = _together(course.trainee(reference), course.trainee(reference, shift=_OTHER_SEED), course)
-        found = [_with_noise(step, *pair, course) for step, pair in zip(found, again, strict=False)]
+        noisy = [_with_noise(step, *pair, course) for step, pair in zip(found, again, strict=False)]
+        found = [*noisy, *found[len(noisy) :]]
     if plain is not None:
         losses = _losses(course.trainee(plain, low, scale), len(found))
-        found = [replace(step, plain_loss=each) for step, each in zip(found, losses, strict=False)]
+        known = [replace(step, plain_loss=each) for step, each in zip(found, losses, strict=False)]
+        found = [*known, *found[len(known) :]]
     lost = [f"step {number}: {what}" for number, pair in enumerate(pairs, 1) for what in _lost(*pair)]
     return Steps(
         steps=tuple(found),
         optimizer=course.name,
-        objective="loss" if loss else "projection",
+        objective="loss" if loss or course.own else "projection",
         passed=not lost and not course.failed,
         notes=(*lost, *course.failed),
     )
@@ -93,6 +96,7 @@ class _Course:
     count: int
     seed: int
     name: str = ""  # of the optimizer
+    own: bool = False  # the model returns its loss
     norms: dict[str, float] | None = None  # of the reference's first outputs: the projection stays the same
     failed: list[str] = field(default_factory=list)
 
@@ -128,6 +132,7 @@ class _Trainee:
             named = flatten(output)
             if course.norms is None:
                 course.norms = norms_of(named)
+            self._course.own = own_loss(output) is not None
             total = scalar(output, named, course.norms, Conditions(True, course.loss, course.seed))
             value = float(total.detach())
             gradients = self._gradients(total)

@@ -17,10 +17,10 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from precision_audit.analyse.training import optimizers
-from precision_audit.analyse.training.losses import Loss
 from precision_audit.analyse.training.optimizers import Factory
 from precision_audit.capture import Captured, capture, private_copy
 from precision_audit.records import InputError, Mode
+from precision_audit.verify.losses import Loss
 from precision_audit.verify.runs import Batch
 
 STEPS = 3
@@ -53,7 +53,7 @@ def lesson_of(
     steps, each as the user gave it or None. InputError for steps and optimizers that cannot be."""
     loss, optimizer, steps = how
     number = STEPS if steps is None else steps
-    if not isinstance(number, int) or number < 1:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise InputError(f"steps is {number!r}; expected the number of training steps to look at, such as {STEPS}")
     if optimizer is not None:
         optimizers.check(optimizer)

@@ -40,7 +40,7 @@ _IDLE = (
     2.0**-28
 )  # a sum that is zero but for rounding in fp32 reached 2^-35, a branch scaled by 1e-6 no less than 2^-22
 _CARRIED = 1e-3  # of a tensor's sum of squares
-_LARGEST = 2.0**64  # a loss times more than this may itself be infinite in fp32
+_LARGEST = 2.0**126  # a loss times more than this is itself infinite in fp32
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,13 @@ from precision_audit.analyse.forward import tensors
 from precision_audit.analyse.histogram import points
 from precision_audit.analyse.streaming import Streamed
 from precision_audit.analyse.training import optimizers
-from precision_audit.analyse.training.losses import Loss, loss_of
 from precision_audit.analyse.training.low_optimizer import LowOptimizer
 from precision_audit.analyse.training.updates import FORMATS_OF_WEIGHTS, Updates
 from precision_audit.capture import Captured
 from precision_audit.records import InputError, Mode, Optimizer, Plan, Range, Source, Update
 from precision_audit.rewrite import rewrite
 from precision_audit.rewrite.converted import Converted
+from precision_audit.verify.losses import Loss, loss_of
 from precision_audit.verify.runs import Batch
 
 _SMALLEST_FP16 = 2.0**-24  # the figure that made mixed precision known: gradients below it are zero in fp16
@@ -124,7 +124,8 @@ class _Steps:
             total = loss_of(output, loss)
             if total is None:
                 return False
-            total.backward()  # type: ignore[no-untyped-call]
+            trained = list(self._trained.values())  # and nothing that the loss holds of the user's
+            total.backward(inputs=trained)  # type: ignore[no-untyped-call]
         self._losses.append(float(total.detach()))
         self._gradients(step)
         if self._optimizer is not None:
@@ -233,8 +234,8 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0][:200]
         raise InputError(
-            f"optimizer {type(optimizer).__name__} does not step ({type(error).__name__}: {first}); expected one whose "
-            "step() needs no closure, such as SGD or AdamW"
+            f"optimizer {type(optimizer).__name__} does not step ({type(error).__name__}: {first}); expected one that "
+            "steps on dense fp32 parameters of the CPU without a closure, such as SGD or AdamW"
         ) from error
 
 

@@ -21,10 +21,15 @@ def loss_of(output: Any, loss: Loss | None) -> Tensor | None:
     """The loss; None where there is none. InputError for a loss that is no number or descends from no parameter."""
     if loss is not None:
         return _checked(_called(loss, output), "loss returned")
-    if isinstance(output, Tensor):
-        return _checked(output, "the output is") if _is_loss(output) else None
-    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    return _checked(own, "the output's loss is") if isinstance(own, Tensor) and _is_loss(own) else None
+    own = own_loss(output)
+    return None if own is None else _checked(own, "the output's loss is")
+
+
+def own_loss(output: Any) -> Tensor | None:
+    """The output itself where it is one float, or what it calls `loss`."""
+    if not isinstance(output, Tensor):
+        output = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    return output if isinstance(output, Tensor) and _is_loss(output) else None
 
 
 def _called(loss: Loss, output: Any) -> Any:
