@@ -175,7 +175,7 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     how = (request.loss, request.optimizer, request.steps)
     lesson = lesson_of(original, captures, (args, kwargs), policy.mode, how, request.dynamic_shapes, weights)
     facts = analyse(captures[policy.mode], policy, hardware, batches if weights else (), lesson, request.loss)
-    hand_written = functions(original, captures[policy.mode], policy, batches[0]) if weights else ()
+    hand_written = functions(original, captures[policy.mode], policy, batches[0], request.loss) if weights else ()
     facts = replace(facts, suppressions=suppressions, functions=hand_written)
     made = _plans(captures, policy, hardware, committed, facts)
     signature = inspect.signature(original.forward) if isinstance(original, nn.Module) else None

@@ -3,15 +3,14 @@
 Takes the model as the user wrote it, its capture in training mode, policy and example; gives the capture's
 `CustomFunction`s with what was seen. Two questions. Are the gradients of the capture, which holds each forward only,
 those of the model? Where they are not, each function is run with autograd's gradient instead of its own, and only those
-that make a difference are named: it may be a gradient hook. And under an `amp-*` policy: does its backward run at all
-under torch.autocast, where its saved tensors and what comes in may differ in format? Asked on the CPU, whatever the
-policy's device. Leaves no trace in the model (see `verify/runs.py`).
+that make a difference are named: it may be a gradient hook. And what becomes of each in the eager model run low
+(`low_functions.py`): its saved tensors and what comes in may differ in format, and its numbers leave the range. Asked
+on the CPU, whatever the policy's device. Leaves no trace in the model (see `verify/runs.py`).
 """
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -20,17 +19,23 @@ from unittest import mock
 import torch
 from torch import nn
 
+from precision_audit.analyse.low_functions import run_low
 from precision_audit.capture import Captured, set_mode
 from precision_audit.capture.containers import without_cache
-from precision_audit.formats import dtype_of
 from precision_audit.records import CustomFunction, Policy
 from precision_audit.rewrite import unchanged
 from precision_audit.verify.eager import GRADIENT_ROUNDING, gradient_errors
 from precision_audit.verify.runs import Batch, Conditions, Run, run
 
 
-def functions(model: Any, captured: Captured, policy: Policy, batch: Batch) -> tuple[CustomFunction, ...]:
-    """Those of the graph, measured; nothing outside training."""
+def functions(
+    model: Any,
+    captured: Captured,
+    policy: Policy,
+    batch: Batch,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+) -> tuple[CustomFunction, ...]:
+    """Those of the graph, measured; nothing outside training. Gradients of the low model descend from `loss`."""
     found = captured.graph.functions
     if not found or policy.mode != "training" or not isinstance(model, nn.Module):
         return ()
@@ -42,7 +47,7 @@ def functions(model: Any, captured: Captured, policy: Policy, batch: Batch) -> t
         if expected is None:  # what fails in fp32 already is verification's to say
             return found
         measured = _measured(model, module, batch, conditions, expected, found)
-        return _under_autocast(model, policy, batch, conditions, measured) if policy.autocast else measured
+        return run_low(model, policy, batch, replace(conditions, loss=loss), measured) if policy.lowers else measured
 
 
 def _measured(
@@ -99,39 +104,3 @@ def _worst(expected: Run, made: Run | None) -> tuple[float, str]:
     errors = gradient_errors(expected, made) if made is not None else {}
     name = max(errors, key=lambda each: errors[each], default="")
     return errors.get(name, 0.0), name
-
-
-def _under_autocast(
-    model: nn.Module, policy: Policy, batch: Batch, conditions: Conditions, found: tuple[CustomFunction, ...]
-) -> tuple[CustomFunction, ...]:
-    """With what each function raises there."""
-    written = frozenset(f"model.{name}" for name in conditions.written)
-    try:
-        run(_Autocast(model, dtype_of(policy.low)), batch, replace(conditions, written=written))
-    except Exception as error:
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        frames = traceback.extract_tb(error.__traceback__)
-        return tuple(replace(each, raised=_raised(each, frames, text)) for each in found)
-    return found
-
-
-def _raised(each: CustomFunction, frames: Iterable[traceback.FrameSummary], text: str) -> str:
-    """`in backward: ` and the error, where it passed the lines of the class; else ""."""
-    at = each.defined
-    for frame in frames:
-        if at is not None and frame.filename == at.file and at.line <= (frame.lineno or 0) <= each.last_line:
-            return f"in {frame.name}: {text}"
-    return ""
-
-
-class _Autocast(nn.Module):
-    """The model as the user would run it: forward inside the region, loss and backward outside."""
-
-    def __init__(self, model: nn.Module, low: torch.dtype) -> None:
-        super().__init__()
-        self.model, self._low = model, low
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        call: Callable[..., Any] = self.model
-        with torch.autocast("cpu", self._low):
-            return call(*args, **kwargs)
