@@ -27,6 +27,7 @@ Verdict = Literal["READY", "READY WITH CHANGES", "NOT READY", "NOT ENOUGH EVIDEN
 #   state           writes to or reads a buffer that is updated in place
 #   format          the captured output format is not the policy's high format (a model already in bf16, an fp64 op)
 #   integer         no float output
+#   hand-written    runs a torch.autograd.Function of the user's, gradient and all
 
 
 @dataclass(frozen=True, slots=True)

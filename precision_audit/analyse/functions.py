@@ -1,8 +1,8 @@
 """What becomes of hand-written gradients: measured, since a wrong one raises nothing.
 
 Takes the model as the user wrote it, its capture in training mode, policy and example; gives the capture's
-`CustomFunction`s with what was seen. Two questions. Are the gradients of the capture, which holds each forward only,
-those of the model? Where they are not, each function is run with autograd's gradient instead of its own, and only those
+`CustomFunction`s with what was seen. Two questions. Are the gradients of the capture, which holds the forward only of
+all that are not kept, those of the model? Where they are not, each function is run with autograd's gradient instead of its own, and only those
 that make a difference are named: it may be a gradient hook. And what becomes of each in the eager model run low
 (`low_functions.py`): its saved tensors and what comes in may differ in format, and its numbers leave the range. Asked
 on the CPU, whatever the policy's device. Leaves no trace in the model (see `verify/runs.py`).
@@ -21,6 +21,7 @@ from torch import nn
 
 from precision_audit.analyse.low_functions import run_low
 from precision_audit.capture import Captured, set_mode
+from precision_audit.capture.aliases import written_parameters
 from precision_audit.capture.containers import without_cache
 from precision_audit.records import CustomFunction, Policy
 from precision_audit.rewrite import unchanged
@@ -28,16 +29,10 @@ from precision_audit.verify.eager import GRADIENT_ROUNDING, gradient_errors
 from precision_audit.verify.runs import Batch, Conditions, Run, run
 
 
-def functions(
-    model: Any,
-    captured: Captured,
-    policy: Policy,
-    batch: Batch,
-    loss: Callable[[Any], torch.Tensor] | None = None,
-) -> tuple[CustomFunction, ...]:
-    """Those of the graph, measured; nothing outside training. Gradients of the low model descend from `loss`."""
+def differing(model: nn.Module, captured: Captured, batch: Batch) -> tuple[CustomFunction, ...]:
+    """Those of the graph, captured in training mode, with how far its gradients are from the model's."""
     found = captured.graph.functions
-    if not found or policy.mode != "training" or not isinstance(model, nn.Module):
+    if not found:
         return ()
     set_mode(model, "training")
     module = unchanged({captured.graph.mode: captured})
@@ -46,8 +41,25 @@ def functions(
         expected = _run(model, batch, conditions)
         if expected is None:  # what fails in fp32 already is verification's to say
             return found
-        measured = _measured(model, module, batch, conditions, expected, found)
-        return run_low(model, policy, batch, replace(conditions, loss=loss), measured) if policy.lowers else measured
+        return _measured(model, module, batch, conditions, expected, found)
+
+
+def functions(
+    model: nn.Module,
+    captured: Captured,
+    policy: Policy,
+    batch: Batch,
+    found: tuple[CustomFunction, ...],
+    loss: Callable[[Any], torch.Tensor] | None = None,
+) -> tuple[CustomFunction, ...]:
+    """`found` with what becomes of each in the eager model run low, where the policy lowers; gradients descend from
+    `loss`."""
+    if not found or not policy.lowers:
+        return found
+    set_mode(model, "training")
+    conditions = Conditions(True, loss, draws=True, written=written_parameters(captured.graph))
+    with without_cache(model):
+        return run_low(model, policy, batch, conditions, found)
 
 
 def _measured(
@@ -63,7 +75,7 @@ def _measured(
     worst, parameter = _worst(expected, made)
     if worst <= GRADIENT_ROUNDING:
         return found
-    names = {each.name for each in found if _matters(model, batch, conditions, expected, each.name)}
+    names = {each.name for each in found if not each.kept and _matters(model, batch, conditions, expected, each.name)}
     return tuple(replace(each, difference=worst, parameter=parameter) if each.name in names else each for each in found)
 
 

@@ -38,29 +38,34 @@ def run_low(
     model: nn.Module, policy: Policy, batch: Batch, conditions: Conditions, found: tuple[CustomFunction, ...]
 ) -> tuple[CustomFunction, ...]:
     """`found` with what each function raises or loses there; as it is where fp32's gradients are not finite."""
-    expected = run(model, batch, conditions)
+    try:
+        expected = run(model, batch, conditions)
+    except Exception:  # what fails in fp32 already is verification's to say
+        return found
     if not all(_finite(gradient) for gradient in expected.gradients.values()):
         return found
-    low = dtype_of(policy.low)
     if policy.autocast:
-        written = frozenset(f"model.{name}" for name in conditions.written)
-        callee: nn.Module = _Autocast(model, low)
-        conditions = replace(conditions, written=written)
-    else:
-        callee, batch = copy.deepcopy(model).to(low), _cast(batch, low)
-
-    def watched(scale: float) -> _Watch:
-        watch = _Watch(found)
-        with watch.watching():
-            run(callee, batch, conditions, expected.norms, scale)
-        return watch
-
+        conditions = replace(conditions, written=frozenset(f"model.{name}" for name in conditions.written))
     try:
+        callee, given = _lowered(model, policy, batch)
+
+        def watched(scale: float) -> _Watch:
+            watch = _Watch(found)
+            with watch.watching():
+                run(callee, given, conditions, expected.norms, scale)
+            return watch
+
         scaled = next((scale for scale in _scales(expected, policy.low) if not watched(scale).lost), 0.0)
         alone = watched(1.0)
     except Exception as error:
         return tuple(_raised(each, error) for each in found)
     return tuple(_lost(each, alone, scaled) for each in found)
+
+
+def _lowered(model: nn.Module, policy: Policy, batch: Batch) -> tuple[nn.Module, Batch]:
+    """The model and its example as the user would run them."""
+    low = dtype_of(policy.low)
+    return (_Autocast(model, low), batch) if policy.autocast else (copy.deepcopy(model).to(low), _cast(batch, low))
 
 
 def _cast(batch: Batch, low: torch.dtype) -> Batch:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import precision_audit as pa
-from precision_audit.analyse.functions import functions
+from precision_audit.analyse.functions import differing, functions
 from precision_audit.capture import capture, private_copy
 from precision_audit.policy import load
 from precision_audit.records import CustomFunction, Finding, InputError
@@ -125,7 +125,8 @@ def line_of(name: str) -> int:
 def seen(policy: str, *ways: str) -> dict[str, CustomFunction]:
     net, made = built(*ways), load(policy)
     captured = capture(private_copy(net), (X,), mode=made.mode)
-    return {each.name: each for each in functions(net, captured, made, ((X,), {}))}
+    batch = ((X,), {})
+    return {each.name: each for each in functions(net, captured, made, batch, differing(net, captured, batch))}
 
 
 def told(policy: str, *ways: str) -> list[Finding]:
