@@ -1,11 +1,12 @@
 """What becomes of hand-written gradients: measured, since a wrong one raises nothing.
 
 Takes the model as the user wrote it, its capture in training mode, policy and example; gives the capture's
-`CustomFunction`s with what was seen. Two questions. Are the gradients of the capture, which holds the forward only of
-all that are not kept, those of the model? Where they are not, each function is run with autograd's gradient instead of its own, and only those
-that make a difference are named: it may be a gradient hook. And what becomes of each in the eager model run low
-(`low_functions.py`): its saved tensors and what comes in may differ in format, and its numbers leave the range. Asked
-on the CPU, whatever the policy's device. Leaves no trace in the model (see `verify/runs.py`).
+`CustomFunction`s with what was seen. Two questions. Are the gradients of the capture, which of all functions that are
+not kept holds the forward only, those of the model? Where they are not, each function is run with autograd's gradient
+instead of its own, and only those that make a difference are named: it may be a gradient hook. And what becomes of each
+in the eager model run low (`low_functions.py`): its saved tensors and what comes in may differ in format, and its
+numbers may leave the range. Asked on the CPU, whatever the policy's device. Leaves no trace in the model (see
+`verify/runs.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Takes the calls that are made while export traces; gives one `CustomFunction` per class and line of the user's, with the
 ops of the graph that its forward became. Export writes down the forward alone, so this is the only trace that the
-user's backward leaves, but where it was asked to keep a class (`handwritten.py`). Never changes what is applied; torch's
-own Functions (checkpointing) are left out.
+user's backward leaves, save where a class is to be kept (`handwritten.py`). Never changes what is applied; torch's own
+Functions (checkpointing) are left out.
 """
 
 from __future__ import annotations

@@ -18,7 +18,12 @@ from typing import Any
 import torch
 import torch.export.custom_ops
 from torch import Tensor, fx, nn
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
+from torch.fx.experimental.proxy_tensor import (
+    PythonKeyTracer,
+    disable_proxy_modes_tracing,
+    get_proxy_mode,
+    track_tensor_tree,
+)
 from torch.utils import _pytree as pytree
 
 PREFIX = "function::"  # of the names of such ops
@@ -42,6 +47,8 @@ class Kept:
         if why_not:
             return None, why_not
         assert mode is not None and _STAND_IN is not None
+        tracer = mode.tracer
+        assert isinstance(tracer, PythonKeyTracer)
         tensors = [each for each in pytree.tree_leaves(args) if isinstance(each, Tensor)]
         versions = [each._version for each in tensors]
         with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction():
@@ -54,10 +61,10 @@ class Kept:
             made = [each.view_as(each) if any(each is one for one in tensors) else each for each in made]
         output = tuple(made) if isinstance(output, tuple) else made[0]
         held = {index: value for index, value in enumerate(args) if not _is_read(value)}
-        read = [mode.tracer.unwrap_proxy(value) for value in args if _is_read(value)]
-        proxy = mode.tracer.create_proxy("call_function", _STAND_IN, (str(len(self._calls)), *read), {})
+        read = [tracer.unwrap_proxy(value) for value in args if _is_read(value)]
+        proxy = tracer.create_proxy("call_function", _STAND_IN, (str(len(self._calls)), *read), {})
         self._calls.append(_applying(cls, held))
-        return track_tensor_tree(output, proxy, constant=None, tracer=mode.tracer), ""
+        return track_tensor_tree(output, proxy, constant=None, tracer=tracer), ""
 
     def put(self, root: fx.GraphModule) -> None:
         """Every stand-in of a captured graph becomes the call it stands for."""

@@ -1,13 +1,16 @@
 """PA309 hand-written gradient
 
 What it does: in training, tells what becomes of every `torch.autograd.Function` of the user's, measured: whether the
-gradients of the captured graph are the model's, and under an `amp-*` policy whether it runs under torch.autocast.
-Why it is a hazard: a capture holds the forward alone, and its gradient is autograd's. A straight-through estimator then
-has gradient zero, a reversed gradient its old sign, and nothing raises. Under torch.autocast the forward casts inside,
-while the saved tensors keep their format: a backward written by hand then meets two formats.
+gradients of the captured graph are the model's, and whether its backward raises, or makes infinities or NaN of finite
+gradients, in the eager model run low: under torch.autocast for an `amp-*` policy, cast as a whole for every other one.
+Why it is a hazard: a capture holds the forward alone, and its gradient is autograd's; a function whose own gradient is
+another (a straight-through estimator, a reversed gradient) is kept as one op that runs as it was written, but not where
+it writes to its input, returns more than tensors or is given modules: then its gradient is zero or has its old sign,
+and nothing raises. Run low, saved tensors keep their format and a tensor made in the backward has the default one: two
+formats meet in code that nobody casts in. And what a forward spares, exp(2x) or a division by eps, leaves the range.
 What to do: write the gradient with ops: `x + (f(x) - x).detach()` for a straight-through estimator,
-`(1 + s) * x.detach() - s * x` for a reversed one. Under autocast, decorate forward and backward with
-`torch.amp.custom_fwd` and `custom_bwd`, or use a plain module.
+`(1 + s) * x.detach() - s * x` for a reversed one. Run low, make tensors in the format of what is read and compute in
+fp32 what leaves the range; under autocast decorate forward and backward with `torch.amp.custom_fwd` and `custom_bwd`.
 References: PyTorch's AMP examples, "Functions that need a particular dtype"; PyTorch issue 38487.
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from precision_audit.records import CustomFunction, Evidence, Finding, Source
 from precision_audit.rules import Context, Example, found
@@ -122,25 +126,29 @@ def bad() -> Example:
     import torch
     from torch import nn
 
-    class Rounded(torch.autograd.Function):
+    class Rows(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
-            return x.round()
+        def forward(ctx: Any, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(index)
+            ctx.size = table.shape
+            return table[index]
 
         @staticmethod
-        def backward(ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
-            return gradients[0]
+        def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+            total = torch.zeros(ctx.size)
+            total.index_add_(0, ctx.saved_tensors[0], gradients[0])  # PA309
+            return total, None
 
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.fc = nn.Linear(8, 8)
+            self.table, self.fc = nn.Parameter(torch.randn(16, 8)), nn.Linear(8, 8)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y: torch.Tensor = Rounded.apply(self.fc(x))  # type: ignore[no-untyped-call]  # PA309
+        def forward(self, index: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.fc(Rows.apply(self.table, index))  # type: ignore[no-untyped-call]
             return y
 
-    return Example(Model(), (torch.randn(4, 8) * 4,), policy="bf16-training")
+    return Example(Model(), (torch.arange(4),), policy="bf16-training")
 
 
 def good() -> Example:
