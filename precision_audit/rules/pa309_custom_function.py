@@ -97,8 +97,8 @@ def _loses(context: Context, each: CustomFunction, called: str) -> Finding:
 
 
 def _called(calls: Iterable[CustomFunction]) -> str:
-    lines = ", ".join(str(each.call.line) for each in calls if each.call)
-    return f", applied at line {lines}" if lines else ""
+    lines = [str(each.call.line) for each in calls if each.call]
+    return f", applied at line{'s' * (len(lines) > 1)} {', '.join(lines)}" if lines else ""
 
 
 def _at(each: CustomFunction) -> str:

@@ -130,4 +130,4 @@ def test_a_class_is_told_once_with_all_its_calls() -> None:
     net, line = Twice(), Twice.forward.__code__.co_firstlineno
     report = pa.audit(net, (X * 8,), policy="fp16-training", device="cpu-amx", loss=lambda output: output.float().sum())
     (found,) = [each for each in report.findings if each.rule == "PA309"]
-    assert f"Tanh, applied at line {line + 1}, {line + 2}: " in found.message and found.resolved
+    assert f"Tanh, applied at lines {line + 1}, {line + 2}: " in found.message and found.resolved
