@@ -45,6 +45,7 @@ _FIXED: Mapping[str, str] = {
     "explicit cast": "the model itself sets this format",
     "state": "writes or reads a buffer that is updated in place",
     "integer": "no float output",
+    "hand-written": "hand-written gradient, kept as written",
 }
 
 

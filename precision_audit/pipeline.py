@@ -20,11 +20,11 @@ from torch.utils import _pytree as pytree
 from precision_audit import policy as policies
 from precision_audit.ambient import precision_settings_kept, random_state_kept
 from precision_audit.analyse import analyse
-from precision_audit.analyse.functions import functions
 from precision_audit.analyse.training import STEPS, lesson_of
-from precision_audit.capture import Captured, capture, private_copy
+from precision_audit.capture import Captured, private_copy
 from precision_audit.capture.accepts import check_model
 from precision_audit.capture.origins import as_fake, has_weights
+from precision_audit.capturing import captures as captures_of
 from precision_audit.hardware import device as device_named
 from precision_audit.loader.checkpoint import check_parameters
 from precision_audit.loader.sample_inputs import check_call
@@ -32,11 +32,10 @@ from precision_audit.planning import Planned, fitting_plan, planned
 from precision_audit.records import Facts, Hardware, InputError, Mode, Plan, Policy, Report
 from precision_audit.report.assemble import assemble, provenance_of
 from precision_audit.report.provenance import started_digest
-from precision_audit.rewrite import rewrite, unchanged
+from precision_audit.rewrite import rewrite
 from precision_audit.rewrite.converted import Converted
 from precision_audit.suppressions import read as read_suppressions
 from precision_audit.verify.comparing import Teaching, compare
-from precision_audit.verify.eager import against_eager, follows_example
 from precision_audit.verify.runs import Batch
 
 Model = nn.Module | torch.export.ExportedProgram
@@ -168,21 +167,23 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     if isinstance(original, nn.Module) and not weights:
         original, args, kwargs = as_fake(original, args, kwargs)
 
-    captures, missing = _captures(original, args, kwargs, policy.mode, request.dynamic_shapes)
-    suppressions = read_suppressions(captures[policy.mode].graph, model)
     weights_digest = digest()  # before anything runs: a forward pass in training mode writes to buffers
+    found = captures_of(original, (args, kwargs), policy, request.dynamic_shapes, request.loss)
+    captures = found.modes
+    suppressions = read_suppressions(captures[policy.mode].graph, model)
     committed = fitting_plan(request.apply_plan, policy)
     how = (request.loss, request.optimizer, request.steps)
     lesson = lesson_of(original, captures, (args, kwargs), policy.mode, how, request.dynamic_shapes, weights)
     facts = analyse(captures[policy.mode], policy, hardware, batches if weights else (), lesson, request.loss)
-    hand_written = functions(original, captures[policy.mode], policy, batches[0]) if weights else ()
-    facts = replace(facts, suppressions=suppressions, functions=hand_written)
+    facts = replace(facts, suppressions=suppressions, functions=found.functions)
     made = _plans(captures, policy, hardware, committed, facts)
     signature = inspect.signature(original.forward) if isinstance(original, nn.Module) else None
     plans = {mode: each.plan for mode, each in made.items()}
     share = request.share_parameters
     converted = (
-        rewrite(captures, plans, share_parameters=share, signature=signature, missing=missing) if weights else None
+        rewrite(captures, plans, share_parameters=share, signature=signature, missing=found.missing)
+        if weights
+        else None
     )
     verification = None
     if request.verify and converted is not None:
@@ -267,32 +268,3 @@ def _batches(args: tuple[Any, ...], kwargs: dict[str, Any], calibration: Iterabl
                 "keyword arguments, a tensor, or (args, kwargs)"
             )
     return [_usable(batch) for batch in batches]
-
-
-def _captures(
-    model: Model, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode, dynamic_shapes: Any
-) -> tuple[dict[Mode, Captured], str]:
-    """The policy's mode, and for training the evaluation mode beside it; why that is missing, if it is."""
-    captures: dict[Mode, Captured] = {mode: capture(model, args, kwargs, mode=mode, dynamic_shapes=dynamic_shapes)}
-    missing = ""
-    if mode == "training" and isinstance(model, nn.Module):
-        try:
-            captures["inference"] = _evaluation(model, args, kwargs, dynamic_shapes)
-        except InputError as error:
-            missing = str(error)
-    elif mode == "training":
-        missing = "an exported program holds one mode"
-    if missing:
-        main = captures[mode]
-        notes = (*main.graph.notes, f"evaluation mode was not captured: {missing}")
-        captures[mode] = replace(main, graph=replace(main.graph, notes=notes))
-    return captures, missing
-
-
-def _evaluation(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Captured:
-    """Evaluation mode beside training; nothing else compares it with eager, so one that follows the path of the
-    example is compared here."""
-    found = capture(model, args, kwargs, mode="inference", dynamic_shapes=dynamic_shapes)
-    if follows_example(found.graph) and has_weights(model):
-        against_eager(model, unchanged({"inference": found}), (args, kwargs), type(model).__name__, guarded=True)
-    return found

@@ -27,6 +27,7 @@ Verdict = Literal["READY", "READY WITH CHANGES", "NOT READY", "NOT ENOUGH EVIDEN
 #   state           writes to or reads a buffer that is updated in place
 #   format          the captured output format is not the policy's high format (a model already in bf16, an fp64 op)
 #   integer         no float output
+#   hand-written    runs a torch.autograd.Function of the user's, gradient and all
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,10 @@ class Op:
 @dataclass(frozen=True, slots=True)
 class CustomFunction:
     """A `torch.autograd.Function` of the user's that the model applies, once per class and line. A capture holds its
-    forward only. What is measured (in training, on the example): `difference`, the worst relative L2 between the
-    gradients of the capture and of the model, at `parameter`; `raised`, where and what it raises under
-    torch.autocast."""
+    forward only, unless it is `kept`. What is measured (in training, on the example): `difference`, the worst relative
+    L2 between the gradients of the capture and of the model, at `parameter`; `raised` and `lost`, where and what it
+    raises, or which of its numbers are not finite, when the eager model runs low, at `lines` of the class, the first of
+    which is to be changed."""
 
     name: str
     call: Source | None  # where it is applied
@@ -104,6 +106,11 @@ class CustomFunction:
     difference: float = 0.0
     parameter: str = ""
     raised: str = ""
+    lost: str = ""
+    scaled: float = 0.0  # a loss scale at which nothing is lost, 0 for none
+    lines: tuple[Source, ...] = ()
+    kept: bool = False  # one op of the graph, which runs the class itself
+    why_not: str = ""  # it cannot be kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,17 @@
 """What becomes of hand-written gradients: measured, since a wrong one raises nothing.
 
 Takes the model as the user wrote it, its capture in training mode, policy and example; gives the capture's
-`CustomFunction`s with what was seen. Two questions. Are the gradients of the capture, which holds each forward only,
-those of the model? Where they are not, each function is run with autograd's gradient instead of its own, and only those
-that make a difference are named: it may be a gradient hook. And under an `amp-*` policy: does its backward run at all
-under torch.autocast, where its saved tensors and what comes in may differ in format? Asked on the CPU, whatever the
-policy's device. Leaves no trace in the model (see `verify/runs.py`).
+`CustomFunction`s with what was seen. Two questions. Are the gradients of the capture, which of all functions that are
+not kept holds the forward only, those of the model? Where they are not, each function is run with autograd's gradient
+instead of its own, and only those that make a difference are named: it may be a gradient hook. And what becomes of each
+in the eager model run low (`low_functions.py`): its saved tensors and what comes in may differ in format, and its
+numbers may leave the range. Asked on the CPU, whatever the policy's device. Leaves no trace in the model (see
+`verify/runs.py`).
 """
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -20,19 +20,20 @@ from unittest import mock
 import torch
 from torch import nn
 
+from precision_audit.analyse.low_functions import run_low
 from precision_audit.capture import Captured, set_mode
+from precision_audit.capture.aliases import written_parameters
 from precision_audit.capture.containers import without_cache
-from precision_audit.formats import dtype_of
 from precision_audit.records import CustomFunction, Policy
 from precision_audit.rewrite import unchanged
 from precision_audit.verify.eager import GRADIENT_ROUNDING, gradient_errors
 from precision_audit.verify.runs import Batch, Conditions, Run, run
 
 
-def functions(model: Any, captured: Captured, policy: Policy, batch: Batch) -> tuple[CustomFunction, ...]:
-    """Those of the graph, measured; nothing outside training."""
+def differing(model: nn.Module, captured: Captured, batch: Batch) -> tuple[CustomFunction, ...]:
+    """Those of the graph, captured in training mode, with how far its gradients are from the model's."""
     found = captured.graph.functions
-    if not found or policy.mode != "training" or not isinstance(model, nn.Module):
+    if not found:
         return ()
     set_mode(model, "training")
     module = unchanged({captured.graph.mode: captured})
@@ -41,8 +42,25 @@ def functions(model: Any, captured: Captured, policy: Policy, batch: Batch) -> t
         expected = _run(model, batch, conditions)
         if expected is None:  # what fails in fp32 already is verification's to say
             return found
-        measured = _measured(model, module, batch, conditions, expected, found)
-        return _under_autocast(model, policy, batch, conditions, measured) if policy.autocast else measured
+        return _measured(model, module, batch, conditions, expected, found)
+
+
+def functions(
+    model: nn.Module,
+    captured: Captured,
+    policy: Policy,
+    batch: Batch,
+    found: tuple[CustomFunction, ...],
+    loss: Callable[[Any], torch.Tensor] | None = None,
+) -> tuple[CustomFunction, ...]:
+    """`found` with what becomes of each in the eager model run low, where the policy lowers; gradients descend from
+    `loss`."""
+    if not found or not policy.lowers:
+        return found
+    set_mode(model, "training")
+    conditions = Conditions(True, loss, draws=True, written=written_parameters(captured.graph))
+    with without_cache(model):
+        return run_low(model, policy, batch, conditions, found)
 
 
 def _measured(
@@ -58,7 +76,7 @@ def _measured(
     worst, parameter = _worst(expected, made)
     if worst <= GRADIENT_ROUNDING:
         return found
-    names = {each.name for each in found if _matters(model, batch, conditions, expected, each.name)}
+    names = {each.name for each in found if not each.kept and _matters(model, batch, conditions, expected, each.name)}
     return tuple(replace(each, difference=worst, parameter=parameter) if each.name in names else each for each in found)
 
 
@@ -99,39 +117,3 @@ def _worst(expected: Run, made: Run | None) -> tuple[float, str]:
     errors = gradient_errors(expected, made) if made is not None else {}
     name = max(errors, key=lambda each: errors[each], default="")
     return errors.get(name, 0.0), name
-
-
-def _under_autocast(
-    model: nn.Module, policy: Policy, batch: Batch, conditions: Conditions, found: tuple[CustomFunction, ...]
-) -> tuple[CustomFunction, ...]:
-    """With what each function raises there."""
-    written = frozenset(f"model.{name}" for name in conditions.written)
-    try:
-        run(_Autocast(model, dtype_of(policy.low)), batch, replace(conditions, written=written))
-    except Exception as error:
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        frames = traceback.extract_tb(error.__traceback__)
-        return tuple(replace(each, raised=_raised(each, frames, text)) for each in found)
-    return found
-
-
-def _raised(each: CustomFunction, frames: Iterable[traceback.FrameSummary], text: str) -> str:
-    """`in backward: ` and the error, where it passed the lines of the class; else ""."""
-    at = each.defined
-    for frame in frames:
-        if at is not None and frame.filename == at.file and at.line <= (frame.lineno or 0) <= each.last_line:
-            return f"in {frame.name}: {text}"
-    return ""
-
-
-class _Autocast(nn.Module):
-    """The model as the user would run it: forward inside the region, loss and backward outside."""
-
-    def __init__(self, model: nn.Module, low: torch.dtype) -> None:
-        super().__init__()
-        self.model, self._low = model, low
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        call: Callable[..., Any] = self.model
-        with torch.autocast("cpu", self._low):
-            return call(*args, **kwargs)

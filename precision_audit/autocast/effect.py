@@ -35,6 +35,8 @@ def table_effect(op: Op, device: str) -> Effect:
     row = ops.row(op.op)
     if in_region_of(op, device):
         return Effect("", f"fact: inside the model's own region ({op.region})", untouched=True)
+    if op.fixed == "hand-written":
+        return Effect("captured", "fact: hand-written gradient, kept as written", untouched=True)
     if row is None:
         return Effect("", "not in the op table: run as autocast finds it", inner=frozenset({"low"}))
     if row.subclass == "higher_order":

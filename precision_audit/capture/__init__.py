@@ -20,7 +20,7 @@ import dataclasses
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +34,7 @@ from precision_audit.ambient import old_settings_readable, restored_on_error
 from precision_audit.capture import functions, origins, regions
 from precision_audit.capture import graph as graph_records
 from precision_audit.capture.containers import registered, without_cache
+from precision_audit.capture.handwritten import Kept
 from precision_audit.capture.sources import user_frame, users_frames
 from precision_audit.capture.spelling import respelled
 from precision_audit.records import Graph, InputError, Mode, Source
@@ -63,31 +64,35 @@ def capture(
     *,
     mode: Mode = "inference",
     dynamic_shapes: Any = None,
+    kept: Collection[str] = (),
 ) -> Captured:
     """Capture `model` in training or evaluation mode.
 
     `model` is captured as it is handed in and shares its parameters with the result: hand in `private_copy(model)`.
-    `dynamic_shapes` is what `torch.export.export` takes.
+    `dynamic_shapes` is what `torch.export.export` takes; `kept` are names of `torch.autograd.Function`s of which each
+    call is to be one op that runs the class itself.
 
     Raises InputError naming the user's line when the model cannot be captured whole.
     """
     args, kwargs = tuple(args), dict(kwargs or {})
     notes: list[str] = []
     calls: list[functions.Call] = []
+    keeping = Kept()
     spelled: dict[str, str] = {}
     if isinstance(model, torch.export.ExportedProgram):
         program = model
     else:
         set_mode(model, mode)
         model, spelled = respelled(model)
-        program = _export(model, args, kwargs, dynamic_shapes, notes, calls)
+        program = _export(model, args, kwargs, dynamic_shapes, notes, lambda: functions.recorded(calls, kept, keeping))
     root = program.module(check_guards=False)
     in_spec, out_spec = root._in_spec, root._out_spec
     assert in_spec is not None and out_spec is not None
     regions.flatten(root, notes)
     follows: frozenset[fx.Node] = frozenset()
     if isinstance(model, nn.Module) and origins.has_literals(root):
-        follows = origins.following(root, lambda: _double_graph(model, args, kwargs, dynamic_shapes), notes)
+        follows = origins.following(root, lambda: _double_graph(model, args, kwargs, dynamic_shapes, kept), notes)
+    keeping.put(root)
     notes.extend(_closed(root.graph, dynamic_shapes))
     labels = _symbol_names(root.graph, dynamic_shapes)
     records, nodes = graph_records.build(root, mode, follows, labels, tuple(notes))
@@ -127,14 +132,14 @@ def _export(
     kwargs: dict[str, Any],
     dynamic_shapes: Any,
     notes: list[str],
-    calls: list[functions.Call],
+    recording: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> torch.export.ExportedProgram:
-    """Non-strict export; then the remedies that are known to be right, each stated in `notes`. `calls` are the
-    hand-written gradients that it passed by."""
+    """Non-strict export; then the remedies that are known to be right, each stated in `notes`. `recording` is what sees
+    to hand-written gradients, anew each time."""
 
     def run() -> torch.export.ExportedProgram:
         traced = _disposable(model)
-        with _tracing(traced), restored_on_error(), functions.recorded(calls):
+        with _tracing(traced), restored_on_error(), recording():
             return torch.export.export(traced, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
     try:
@@ -193,10 +198,12 @@ def _register(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return found
 
 
-def _double_graph(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> fx.Graph:
+def _double_graph(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, kept: Collection[str]
+) -> fx.Graph:
     """The same model after `.double()`, captured under fake tensors: no memory, no arithmetic."""
     double, fake_args, fake_kwargs = origins.as_double(model, args, kwargs)
-    with _tracing(double), restored_on_error():
+    with _tracing(double), restored_on_error(), functions.recorded([], kept, Kept()):
         program = torch.export.export(double, fake_args, fake_kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     root = program.module(check_guards=False)
     regions.flatten(root, [])

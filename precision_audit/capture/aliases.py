@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
+from precision_audit.capture.handwritten import class_of
 from precision_audit.records import Graph, Op
 
 # Ops that hand back their input itself when they have nothing to do; their schema does not say so.
@@ -82,6 +83,8 @@ def _shared_arguments(op: Op, node: fx.Node) -> frozenset[str]:
     """Names of the arguments whose memory an output of the op may share."""
     if op.op in _IDENTITY and dict(op.attributes).get(_IDENTITY[op.op]) is False:
         return frozenset({"input"})
+    if class_of(node.target) is not None:  # nobody knows, but the user
+        return frozenset(operand.argument for operand in op.operands)
     if not isinstance(node.target, torch._ops.OpOverload):
         return frozenset()
     schema = node.target._schema

@@ -2,7 +2,8 @@
 
 Takes the calls that are made while export traces; gives one `CustomFunction` per class and line of the user's, with the
 ops of the graph that its forward became. Export writes down the forward alone, so this is the only trace that the
-user's backward leaves. Never changes what is applied; torch's own Functions (checkpointing) are left out.
+user's backward leaves, save where a class is to be kept (`handwritten.py`). Never changes what is applied; torch's own
+Functions (checkpointing) are left out.
 """
 
 from __future__ import annotations
@@ -11,31 +12,47 @@ import contextlib
 import inspect
 import linecache
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import fx
 
+from precision_audit.capture.handwritten import Kept, class_of
 from precision_audit.capture.sources import frames_of, is_user
 from precision_audit.records import CustomFunction, Source
 
-Call = tuple[type, Source | None]  # the class applied, and where
+
+@dataclass(frozen=True)
+class Call:
+    """A class applied, and where; `why_not` says why it is not kept, "" also where nobody asked."""
+
+    cls: type
+    source: Source | None
+    kept: bool = False
+    why_not: str = ""
+
 
 _AMP = "autocast_mode.py"  # where torch.amp.custom_fwd wraps a forward
 
 
 @contextlib.contextmanager
-def recorded(calls: list[Call]) -> Iterator[None]:
-    """While this lasts every Function that is applied is added to `calls`, which is emptied first."""
+def recorded(calls: list[Call], asked: Collection[str] = (), keeping: Kept | None = None) -> Iterator[None]:
+    """While this lasts every Function that is applied is added to `calls`, which is emptied first. Those whose names
+    are `asked` for are kept by `keeping`."""
     calls.clear()
-    original = torch.autograd.Function.__dict__["apply"]
+    original = torch.autograd.Function.__dict__["apply"].__func__
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if cls.__module__.partition(".")[0] != "torch":
-            calls.append((cls, _caller()))
-        return original.__func__(cls, *args, **kwargs)
+        if cls.__module__.partition(".")[0] == "torch":
+            return original(cls, *args, **kwargs)
+        made, why_not, asked_for = None, "", keeping is not None and cls.__name__ in asked
+        if keeping is not None and asked_for:
+            made, why_not = keeping.trace(original, cls, args)
+        calls.append(Call(cls, _caller(), asked_for and not why_not, why_not))
+        return made if calls[-1].kept else original(cls, *args, **kwargs)
 
     with mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)):
         yield
@@ -45,14 +62,16 @@ def located(calls: list[Call], nodes: Mapping[str, fx.Node]) -> tuple[CustomFunc
     """Each class and line once, in order, with the keys of its ops."""
     return tuple(
         CustomFunction(
-            name=cls.__name__,
-            call=call,
-            defined=_defined(cls),
-            last_line=(_lines(cls) or ("", 0, 0))[2],
-            ops=tuple(key for key, node in nodes.items() if call is not None and _is_inside(node, call, cls)),
-            custom_fwd=_is_wrapped(getattr(cls, "forward", None)),
+            name=call.cls.__name__,
+            call=call.source,
+            defined=_defined(call.cls),
+            last_line=(_lines(call.cls) or ("", 0, 0))[2],
+            ops=tuple(key for key, node in nodes.items() if _is_of(node, call)),
+            custom_fwd=_is_wrapped(getattr(call.cls, "forward", None)),
+            kept=call.kept,
+            why_not=call.why_not,
         )
-        for cls, call in dict.fromkeys(calls)
+        for call in dict.fromkeys(calls)
     )
 
 
@@ -92,13 +111,18 @@ def _caller() -> Source | None:
     return None
 
 
-def _is_inside(node: fx.Node, call: Source, cls: type) -> bool:
-    """Whether the node was made by code that the call runs: its trace passes the call and then goes deeper."""
+def _is_of(node: fx.Node, call: Call) -> bool:
+    """Whether the node was made by code that the call runs: it is the call itself, or its trace passes the call and
+    then goes deeper."""
+    if call.source is None:
+        return False
     frames = frames_of(str(node.meta.get("stack_trace", "")))
-    at = (call.file, call.line)
-    lines = _lines(cls)
+    at = (call.source.file, call.source.line)
+    lines = _lines(call.cls)
     if at not in frames or lines is None:
         return False
+    if call.kept:
+        return class_of(node.target) is call.cls
     file, first, last = lines
     return any(each[0] == file and first <= each[1] <= last for each in frames[frames.index(at) + 1 :])
 

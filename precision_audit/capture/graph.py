@@ -21,6 +21,7 @@ from torch import fx
 
 from precision_audit import ops
 from precision_audit.capture.aliases import alias_classes, storages
+from precision_audit.capture.handwritten import PREFIX, class_of
 from precision_audit.capture.names import Namer, example_size
 from precision_audit.capture.regions import higher_order_name, is_marker, outputs_of
 from precision_audit.capture.sources import source_of
@@ -108,7 +109,7 @@ def _op_of(
         key=namer.key(module, name),
         target=target,
         op=name,
-        kind=row.kind if row else "unknown",
+        kind=row.kind if row else "hand_written" if class_of(node.target) else "unknown",
         module=module,
         module_type=module_type,
         operands=operands,
@@ -118,7 +119,8 @@ def _op_of(
         mutates=_mutated_argument(node),
         follows=follows,
         region=region,
-        fixed=_why_fixed(outputs, attributes, follows, region or ("transform" if inside_transform else "")),
+        fixed=_why_fixed(outputs, attributes, follows, region or ("transform" if inside_transform else ""))
+        or ("hand-written" if class_of(node.target) else ""),
     )
 
 
@@ -158,6 +160,8 @@ def _names(node: fx.Node) -> tuple[str, str]:
     if higher_order := higher_order_name(target):
         return higher_order, f"higher_order.{higher_order}"
     name = getattr(target, "__name__", str(target))
+    if applied := class_of(target):
+        return f"{PREFIX}{name}", f"{applied.__module__}.{applied.__qualname__}"
     return name, f"{getattr(target, '__module__', '')}.{name}"
 
 

@@ -28,7 +28,8 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<functio
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _OURS = str(Path(__file__).parent.parent) + os.sep
-_BETWEEN = str(Path(__file__).with_name("functions.py"))  # stands between the user's frames
+# These stand between the user's frames.
+_BETWEEN = tuple(str(Path(__file__).with_name(name)) for name in ("functions.py", "handwritten.py"))
 
 
 @contextlib.contextmanager
@@ -39,7 +40,7 @@ def users_frames() -> Iterator[None]:
     def kept(_self: Any, frames: Iterable[traceback.FrameSummary]) -> traceback.StackSummary:
         found: list[traceback.FrameSummary] = []
         for frame in reversed(list(frames)):
-            if frame.filename.startswith(_OURS) and frame.filename != _BETWEEN:
+            if frame.filename.startswith(_OURS) and frame.filename not in _BETWEEN:
                 break
             if is_user(frame.filename):
                 found.append(frame)

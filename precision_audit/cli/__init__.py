@@ -277,8 +277,9 @@ def _graph(module: Converted | None, loaded: Loaded, policy: Policy, settings: S
         from precision_audit.capture import capture, private_copy
 
         model = private_copy(loaded.model) if isinstance(loaded.model, nn.Module) else loaded.model
+        shapes, kept = loaded.dynamic_shapes, module.functions
         graph = capture(
-            model, loaded.args, loaded.kwargs, mode=policy.mode, dynamic_shapes=loaded.dynamic_shapes
+            model, loaded.args, loaded.kwargs, mode=policy.mode, dynamic_shapes=shapes, kept=kept
         ).root.graph
     with contextlib.redirect_stdout(sys.stderr) if settings.output_format == "json" else contextlib.nullcontext():
         graph.print_tabular()

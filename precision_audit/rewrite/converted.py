@@ -23,6 +23,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from precision_audit.ambient import restored_on_error
+from precision_audit.capture.handwritten import names
 from precision_audit.capture.spelling import restored
 from precision_audit.records import Mode, Plan
 
@@ -80,6 +81,11 @@ class Converted(nn.Module):
     @property
     def modes(self) -> tuple[Mode, ...]:
         return tuple(self._sides)
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The `torch.autograd.Function`s that it runs as they were written, by name."""
+        return frozenset().union(*(names(side.graph) for side in self._sides.values()))
 
     @property
     def _side(self) -> Side:

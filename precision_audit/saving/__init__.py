@@ -34,6 +34,7 @@ from precision_audit.loader import checkpoint
 from precision_audit.plan import file as plan_file
 from precision_audit.records import Graph, InputError, Mode, Plan
 from precision_audit.rewrite import rewrite
+from precision_audit.rewrite.converted import Converted
 from precision_audit.saving import atomic, reexport, weights
 from precision_audit.saving.inputs import SavedInputs
 from precision_audit.saving.texts import loader_text, readme_text
@@ -144,7 +145,7 @@ def _load_swapped(
     signature = inspect.signature(original.forward)
     shapes = reexport.shapes_by_name(inputs.dynamic, args, kwargs, signature)
     captures = {
-        mode: capture(original, args, kwargs, mode=mode, dynamic_shapes=shapes)
+        mode: capture(original, args, kwargs, mode=mode, dynamic_shapes=shapes, kept=manifest.get("functions", ()))
         for mode in sorted(plans, key=lambda mode: mode != "training")
     }
     for mode, captured in captures.items():
@@ -167,6 +168,7 @@ def _facts(
         "graph_digest": plan.graph_digest,
         "casts": len(plan.casts),
         "swaps": [{"module": s.module, "backend": s.backend, "recipe": s.recipe} for s in plan.swaps],
+        "functions": sorted(module.functions) if isinstance(module, Converted) else [],
         "inputs": SavedInputs.of_call(module, args, kwargs).to_json(),
         "model": "",
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import precision_audit as pa
-from precision_audit.analyse.functions import functions
+from precision_audit.analyse.functions import differing, functions
 from precision_audit.capture import capture, private_copy
 from precision_audit.policy import load
 from precision_audit.records import CustomFunction, Finding, InputError
@@ -83,6 +83,18 @@ class InTwoParts(torch.autograd.Function):
         return gradient * (ctx.saved_tensors[0].abs() < 1)
 
 
+class Counted(torch.autograd.Function):
+    """Returns a number beside its tensor, which no op of a graph can."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, int]:
+        return x.round(), 3
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: None) -> Tensor:
+        return gradient
+
+
 class Net(nn.Module):
     def __init__(self, ways: tuple[str, ...]) -> None:
         super().__init__()
@@ -100,6 +112,8 @@ class Net(nn.Module):
                 h = Product.apply(h, self.w)
             elif way == "decorated":
                 h = Decorated.apply(h, self.w)
+            elif way == "counted":
+                h, _ = Counted.apply(h)
             elif way == "in two parts":
                 h = InTwoParts.apply(h)
             elif h.requires_grad:
@@ -125,7 +139,8 @@ def line_of(name: str) -> int:
 def seen(policy: str, *ways: str) -> dict[str, CustomFunction]:
     net, made = built(*ways), load(policy)
     captured = capture(private_copy(net), (X,), mode=made.mode)
-    return {each.name: each for each in functions(net, captured, made, ((X,), {}))}
+    batch = ((X,), {})
+    return {each.name: each for each in functions(net, captured, made, batch, differing(net, captured, batch))}
 
 
 def told(policy: str, *ways: str) -> list[Finding]:
@@ -146,27 +161,40 @@ def test_what_the_capture_records() -> None:
     assert capture(private_copy(built()), (X,), mode="training").graph.functions == ()
 
 
-@pytest.mark.parametrize("way", ["rounded", "in two parts"])
-def test_a_straight_through_estimator_is_lost(way: str) -> None:
-    """Autograd's gradient of round and sign is zero: the relative error is one."""
+@pytest.mark.parametrize(
+    ("way", "error"),
+    [
+        ("rounded", 1.0),  # autograd's gradient of round and sign is zero: |g - 0| / |g|
+        ("in two parts", 1.0),
+        ("reversed", 2.0),  # |g - (-g)| / |g|
+    ],
+)
+def test_a_gradient_that_is_not_autograds_is_kept(way: str, error: float) -> None:
     (found,) = seen("bf16-training", way).values()
-    assert found.difference == 1.0 and found.parameter.startswith("first.")
-    (finding,) = told("bf16-training", way)
-    assert finding.severity == "error" and not finding.resolved
-    assert finding.source is not None and finding.source.line == line_of(NAMES[way])
+    assert found.difference == pytest.approx(error, rel=1e-6) and found.parameter.startswith("first.")
+    report = pa.audit(built(way), (X,), policy="bf16-training", device="cpu-amx")
+    assert report.verdict == "READY" and not report.findings
+    (decision,) = [each for each in report.decisions if each.op == f"/function::{NAMES[way]}#0"]
+    assert (decision.chosen, decision.reason) == ("fp32", "fact: hand-written gradient, kept as written")
+    (function,) = report.facts.functions
+    assert function.kept and function.difference == 0.0
+    assert function.call is not None and function.call.line == line_of(NAMES[way])
 
 
-def test_a_reversed_gradient_has_its_old_sign() -> None:
-    (found,) = seen("bf16-training", "reversed").values()
-    assert found.difference == pytest.approx(2.0, rel=1e-6)  # |g - (-g)| / |g|
-    (finding,) = told("bf16-training", "reversed")
-    assert finding.message.startswith("Reversed: its hand-written backward is not in the converted module")
-
-
-def test_only_the_one_that_matters_is_named() -> None:
+def test_only_the_one_that_matters_is_kept() -> None:
     found = seen("bf16-training", "product", "rounded")
     assert found["Product"].difference == 0.0 and found["Rounded"].difference == 1.0
-    assert [finding.message.partition(":")[0] for finding in told("bf16-training", "product", "rounded")] == ["Rounded"]
+    report = pa.audit(built("product", "rounded"), (X,), policy="bf16-training", device="cpu-amx")
+    assert {each.name: each.kept for each in report.facts.functions} == {"Product": False, "Rounded": True}
+    assert next(each for each in report.decisions if each.op == "/mm#0").chosen == "bf16"
+
+
+def test_what_cannot_be_kept_is_told() -> None:
+    (finding,) = told("bf16-training", "counted")
+    assert finding.severity == "error" and not finding.resolved
+    assert finding.message.startswith("Counted: its hand-written backward is not in the converted module")
+    assert "(it cannot be kept: it returns more than tensors)" in finding.message
+    assert finding.source is not None and finding.source.line == line_of("Counted")
 
 
 @pytest.mark.parametrize(
@@ -193,13 +221,16 @@ def test_a_backward_that_autocast_breaks(policy: str, other: str) -> None:
         output.float().sum().backward()
     (finding,) = told(policy, "product")
     assert str(raised.value).splitlines()[0][:100] in finding.message and "in backward" in finding.message
-    assert finding.source is not None and finding.source.line == line_of("Product") and finding.resolved
+    assert finding.source is not None and finding.resolved
+    assert finding.source.text == "return torch.mm(gradient, w), torch.mm(gradient.t(), x)"
+    assert f"Product, applied at line {line_of('Product')}: " in finding.message
     assert "custom_fwd" in finding.remedy and "custom_bwd" in finding.remedy
 
 
-def test_a_hook_beside_a_function_is_still_refused() -> None:
+@pytest.mark.parametrize("way", ["product", "rounded"])
+def test_a_hook_beside_a_function_is_still_refused(way: str) -> None:
     with pytest.raises(InputError, match="gradient hooks"):
-        pa.audit(built("product", "hook"), (X,), policy="bf16-training", device="cpu-amx")
+        pa.audit(built(way, "hook"), (X,), policy="bf16-training", device="cpu-amx")
 
 
 def test_the_model_is_as_it_was() -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from precision_audit import backends, hardware, policy, rules, suppressions
 from precision_audit.analyse import analyse
-from precision_audit.analyse.functions import functions
+from precision_audit.analyse.functions import differing, functions
 from precision_audit.analyse.training import Lesson
 from precision_audit.capture import capture, private_copy, sources
 from precision_audit.decide import Decided, decide
@@ -38,7 +38,9 @@ def _run(
     device = hardware.device(made.device or "local")
     lesson = Lesson(captured, loss, optimizer) if loss else None
     facts = analyse(captured, made, device, [(args, {})], lesson, loss)
-    measured = functions(private_copy(model), captured, made, (args, {}))
+    copied, batch = private_copy(model), (args, {})
+    measured = differing(copied, captured, batch) if made.mode == "training" else ()
+    measured = functions(copied, captured, made, batch, measured, loss)
     facts = replace(facts, suppressions=suppressions.read(captured.graph, model), functions=measured)
     return decide(captured.graph, made, device, backends.listed(), facts=facts)
 

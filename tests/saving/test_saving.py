@@ -19,7 +19,10 @@ from torch import Tensor, nn
 
 from precision_audit import saving
 from precision_audit.backends.torchao_float8 import is_swapped
-from precision_audit.records import Fold, InputError, Mode
+from precision_audit.capture import capture
+from precision_audit.records import Cast, Fold, InputError, Mode, Plan, Swap
+from precision_audit.rewrite import rewrite
+from precision_audit.rewrite.converted import Converted
 from tests.conversions import CASTS, SOURCE, Net, converted, inputs, run, swapped, trained
 
 # casts only: one file ------------------------------------------------------------------------------------------------
@@ -119,6 +122,42 @@ def test_a_swapped_folder_gives_the_same_module(tmp_path: Path, mode: Mode) -> N
         assert torch.equal(run(loaded), run(module))
         assert torch.equal(run(loaded, 48), run(module, 48))
     assert all(torch.equal(value, before[name]) for name, value in fresh.state_dict().items())
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class Rounding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.out = nn.Linear(64, 64), nn.Linear(64, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(Straight.apply(self.mix(x) * 4))
+        return y
+
+
+def test_a_hand_written_gradient_is_kept_in_a_swapped_folder(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, x = Rounding(), torch.randn(32, 64)
+    captures = {"training": capture(net, (x,), mode="training", kept={"Straight"})}
+    swap = Swap("mix/linear#0", "mix", "torchao", "rowwise", 64, 64, 32)
+    cast = (Cast("x", "bf16", ("mix/linear#0",)), Cast("/mul#0", "fp32", ("/function::Straight#0",)))
+    formats = (("mix/linear#0", "bf16"), ("/mul#0", "bf16"), ("/function::Straight#0", "fp32"))
+    plan = Plan("hand", "training", "fp32", "bf16", formats, cast, swaps=(swap,))
+    module = rewrite(captures, {"training": plan})
+    saving.save(module, plan, tmp_path / "out", (x,))
+    loaded = saving.load(tmp_path / "out", Rounding())
+    assert isinstance(loaded, Converted) and loaded.functions == module.functions == {"Straight"}
+    left, right = (torch.autograd.grad(each(x).sum(), each.get_submodule("mix").weight)[0] for each in (module, loaded))
+    assert torch.equal(left, right) and float(left.abs().max()) > 0
 
 
 def test_gradients_after_loading_are_those_before(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from precision_audit.analyse.training import optimizers
 from precision_audit.analyse.training.optimizers import Factory
 from precision_audit.capture import Captured, capture, private_copy
+from precision_audit.capture.handwritten import names
 from precision_audit.records import InputError, Mode
 from precision_audit.verify.losses import Loss
 from precision_audit.verify.runs import Batch
@@ -83,7 +84,8 @@ def _captured(
         twin, args, kwargs = _widened(original, example)
         why = _fails(twin, args, kwargs)
         if not why:
-            return capture(twin, args, kwargs, mode="training", dynamic_shapes=dynamic_shapes), ""
+            kept = names(own.root.graph) if own is not None else ()
+            return capture(twin, args, kwargs, mode="training", dynamic_shapes=dynamic_shapes, kept=kept), ""
         note = f"training steps were taken in the model's own formats, whose losses they hide: in fp32 it fails ({why})"
     else:
         note = ""
