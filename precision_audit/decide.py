@@ -207,6 +207,8 @@ class _Judge:
 
     def _no_kernel(self, op: Op, low: str) -> str:
         """Why `op` cannot run in `low` on the device, or nothing."""
+        if self.graph.mode == "training" and dict(op.attributes).get("sparse") is True:
+            return "its gradient is sparse, which no cast hands back"
         key = (op.op, low)
         if key not in self._kernels:
             device = self.hardware.kernels

@@ -296,3 +296,36 @@ def test_a_counter_stops_where_it_is_said_to(policy: str, increment: float, stop
         value += increment
     assert value.item() <= stop  # where it really stops: rounding on the way may stop it before
     assert value.item() > stop / 4
+
+
+@pytest.mark.parametrize("policy", ["bf16-training", "fp16-training"])
+def test_a_sparse_embedding_stays_high_and_trains(policy: str) -> None:
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(50, 16, sparse=True), nn.Linear(16, 4)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return torch.as_tensor(self.head(self.table(ids).mean(1)))
+
+    report = pa.audit(
+        Bag(), (torch.randint(0, 50, (4, 6)),), policy=policy, device="cpu-amx", loss=total, optimizer=sgd(0.1)
+    )
+    decisions = {decision.op: decision for decision in report.decisions}
+    assert "sparse" in decisions["table/embedding#0"].reason and decisions["table/embedding#0"].chosen == "fp32"
+    assert report.verification is not None and report.verification.steps is not None
+    assert report.verification.steps.passed and len(report.verification.steps.steps) == 3
+
+
+def test_what_the_loss_holds_keeps_its_gradients() -> None:
+    scale = nn.Parameter(torch.ones(()))
+    audit(Scale(), (torch.ones(4),), loss=lambda output: (output * scale).sum())
+    assert scale.grad is None
+
+
+def test_a_loss_that_is_not_finite_leaves_no_verdict() -> None:
+    report = pa.audit(
+        Scale(), (torch.ones(4),), policy="fp16-training", device="cpu-amx", loss=lambda y: y.sum() * math.nan
+    )
+    assert report.verdict == "NOT ENOUGH EVIDENCE" and "training loss is not finite" in report.summary
+    assert report.training is not None and report.training.scale is None
