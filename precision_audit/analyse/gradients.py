@@ -23,7 +23,7 @@ from precision_audit.analyse.twin import names, read_apart, written
 from precision_audit.capture import Captured
 from precision_audit.records import Graph
 from precision_audit.rewrite.converted import Converted
-from precision_audit.verify.runs import Batch, Conditions, flatten, norms_of, scalar, trainable, without_trace
+from precision_audit.verify.runs import Batch, Conditions, dense, flatten, norms_of, scalar, trainable, without_trace
 
 Edge = tuple[str, str]  # a value and the op that reads it; "" for the value as a whole
 Listener = Callable[[Edge, Tensor], Tensor | None]  # what it returns, if anything, goes on in place of the gradient
@@ -52,7 +52,7 @@ def gradients(
             return {}, used
         unique = list({id(each): each for each in parameters.values()}.values())
         found = torch.autograd.grad(total * scale, unique, allow_unused=True)
-        made = {id(p): each / scale for p, each in zip(unique, found, strict=True) if each is not None}
+        made = {id(p): dense(each) / scale for p, each in zip(unique, found, strict=True) if each is not None}
         return {name: made[id(p)] for name, p in parameters.items() if id(p) in made}, used
 
 
@@ -85,7 +85,7 @@ class _Watched:
                 value = getattr(value, part)
             # a hook on the parameter itself would stay there
             owned = isinstance(value, Tensor) and value.requires_grad and self._names.get(node, "") not in self._written
-            return value.view_as(value) if owned else value
+            return torch.ops.aten.alias.default(value) if owned else value  # hands sparse gradients back, too
         reader = node.meta.get("op_key", "")
         args = fx.map_arg(node.args, lambda source: self._read(source, reader))
         kwargs = fx.map_arg(node.kwargs, lambda source: self._read(source, reader))

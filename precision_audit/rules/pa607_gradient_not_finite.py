@@ -62,7 +62,8 @@ def _finding(context: Context, lost: Backward) -> Finding:
 def _high_when_cast(op: Op, context: Context) -> bool:
     """Whether the user's own casts keep the op high in a model that is cast as a whole; a plan might not."""
     seen = [context.as_cast[value].format for value in op.values if value in context.as_cast]
-    return bool(context.facts.cast) and bool(seen) and all(format == context.policy.high for format in seen)
+    known = bool(context.facts.cast) and not context.policy.autocast
+    return known and bool(seen) and all(format == context.policy.high for format in seen)
 
 
 def _fate(lost: Backward, low: str) -> str:

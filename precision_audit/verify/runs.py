@@ -183,7 +183,7 @@ def _copied(value: Tensor) -> Tensor:
     return value.detach().clone().requires_grad_(value.requires_grad)
 
 
-def _dense(gradient: Tensor) -> Tensor:
+def dense(gradient: Tensor) -> Tensor:
     """`Embedding(sparse=True)` has sparse gradients."""
     return gradient if gradient.layout == torch.strided else gradient.to_dense()
 
@@ -227,7 +227,7 @@ def _gradients(total: Tensor, parameters: Mapping[str, nn.Parameter], scale: flo
         return {}
     found = torch.autograd.grad(total * scale, list(unique.values()), allow_unused=True)
     by_id = {
-        key: torch.zeros_like(parameter) if gradient is None else _dense(gradient.detach()) / scale
+        key: torch.zeros_like(parameter) if gradient is None else dense(gradient.detach()) / scale
         for (key, parameter), gradient in zip(unique.items(), found, strict=True)
     }
     return {name: by_id[id(parameter)] for name, parameter in parameters.items()}

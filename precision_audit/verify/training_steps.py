@@ -31,7 +31,7 @@ from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.draws import Draws
 from precision_audit.verify.losses import own_loss
 from precision_audit.verify.measures import gradient_figure, largest_rms, measure
-from precision_audit.verify.runs import LOSS_SCALES, Batch, Conditions, flatten, norms_of, scalar, trainable
+from precision_audit.verify.runs import LOSS_SCALES, Batch, Conditions, dense, flatten, norms_of, scalar, trainable
 
 _BACK_OFF = 0.5  # GradScaler's, after an update that was left out
 _OTHER_SEED = 7919  # far from the seeds of the steps
@@ -156,7 +156,7 @@ class _Trainee:
         while True:
             found = torch.autograd.grad(total * self._scale, self._unique, allow_unused=True, retain_graph=search)
             scaled = [
-                torch.zeros_like(p) if each is None else _dense(each) / self._scale
+                torch.zeros_like(p) if each is None else dense(each) / self._scale
                 for p, each in zip(self._unique, found, strict=True)
             ]
             if not search or self._scale <= LOSS_SCALES[-1] or all(bool(torch.isfinite(each).all()) for each in scaled):
@@ -247,7 +247,3 @@ def _lost(one: _Taken, other: _Taken) -> Iterator[str]:
         yield f"the loss of the converted model is {other.loss}"
     if one.finite and not other.finite:
         yield "a parameter of the converted model is not finite"
-
-
-def _dense(gradient: Tensor) -> Tensor:
-    return gradient if gradient.layout == torch.strided else gradient.to_dense()
