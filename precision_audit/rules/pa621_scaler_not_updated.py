@@ -1,12 +1,13 @@
 """PA621 scaler not updated once
 
 What it does: reports a training loop that calls `scaler.step(optimizer)` and never `scaler.update()`, one that calls
-`update()` between the scaled backward and the step of another optimizer, and one that calls it after each of several
-optimizers.
+`update()` between the scaled backward and the step of another optimizer, one that calls it after each of several
+optimizers, and one that makes a new scaler in every batch.
 Why it is a hazard: without `update()` the second step raises RuntimeError. After `update()` the scale may be another,
 so that a step of gradients from before it divides by the wrong one. An update for each optimizer makes the scale of one
-depend on the overflows of the other.
-What to do: call `scaler.update()` once, after the last `scaler.step(...)` of the batch.
+depend on the overflows of the other. A scaler made anew forgets what the last one learned: the scale stays at 65536, and
+where that overflows every step is skipped.
+What to do: make one scaler before the loop and call `scaler.update()` once, after the last `scaler.step(...)` of the batch.
 References: PyTorch's automatic mixed precision examples, "Working with multiple models, losses, and optimizers".
 """
 
@@ -25,6 +26,7 @@ def lint(script: Script) -> Iterator[Finding]:
     for loop in script.loops:
         yield from _missing(script, loop)
         yield from _repeated(script, loop)
+        yield from _made_anew(script, loop)
 
 
 def _missing(script: Script, loop: Loop) -> Iterator[Finding]:
@@ -33,6 +35,8 @@ def _missing(script: Script, loop: Loop) -> Iterator[Finding]:
     for scaler, step in last.items():
         if loop.node is None or elsewhere(script, scaler):
             continue
+        if step.subject is not None and step.subject.varies and len(step.visits) > 1:
+            continue  # a loop over optimizers: the update may come after them all
         updates = [each for each in script.events if each.kind == "update" and each.scaler is scaler]
         if any(each in loop.events or hooked(loop, each) for each in updates):
             continue
@@ -68,6 +72,20 @@ def _repeated(script: Script, loop: Loop) -> Iterator[Finding]:
             yield found_at(
                 __name__, script, first.node, "note", what, _fix(name), of=(first.scaler,), function=first.function
             )
+
+
+def _made_anew(script: Script, loop: Loop) -> Iterator[Finding]:
+    """A scaler made in each batch, for an optimizer that lives longer."""
+    for made in loop.of("make"):
+        scaler = made.subject
+        if loop.node is None or scaler is None or scaler.kind != "scaler" or off(scaler) or scaler.there is not True:
+            continue
+        steps = [each for each in loop.of("step") if each.scaler is scaler and set(made.guards) <= set(each.guards)]
+        owned = [each for each in loop.of("make", "cast") if each is not made and each.subject is not scaler]
+        if steps and not any(each.subject is step.subject for each in owned for step in steps):
+            what = "a new GradScaler in every batch → each starts at 65536 and none adapts: its update() is lost"
+            fix = "make it once, before the loop"
+            yield found_at(__name__, script, made.node, "error", what, fix, of=(steps[0].subject,), function=made.function)
 
 
 def _stale(events: list[Event], update: Event) -> bool:

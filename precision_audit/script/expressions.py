@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from precision_audit.script import calls, classes, deciding
@@ -80,7 +81,19 @@ def element(value: Value, target: ast.expr) -> Value:
     if value.kind == "parameters":
         one = Value("parameter", node=target, of=value.of)
         return Value("sequence", items=(Value("constant"), one)) if value.name == "named" else one
+    if value.kind == "grad":  # of a list of gradients
+        return value
     return Value(node=target, varies=True, forwards=value.forwards)
+
+
+def drawn(walk: Walk, value: Value, target: ast.expr) -> Value:
+    """What a loop takes of a collection that is not written out; the body of a generator of the file runs now."""
+    if value.kind == "generator":
+        return calls.drawn(walk, value)
+    inner = [calls.drawn(walk, each) for each in value.items if each.kind == "generator"]
+    if value.kind != "unknown" or not inner:
+        return element(value, target)
+    return Value(varies=True, forwards=frozenset().union(*(each.forwards for each in inner)))
 
 
 def entered(value: Value) -> Value:
@@ -235,19 +248,42 @@ def _comprehension(walk: Walk, node: ast.ListComp | ast.GeneratorExp | ast.SetCo
     walk.scope = type(outer)(outer=outer)
     items = each_of(first) if len(node.generators) == 1 else None
     made = []
-    for item in items if items is not None else (element(first, node.generators[0].target),):
-        bind_target(walk, node.generators[0].target, item)
-        for further in node.generators[1:]:
-            bind_target(walk, further.target, element(evaluate(walk, further.iter), further.target))
-        for test in (test for generator in node.generators for test in generator.ifs):
-            evaluate(walk, test)
-        made.append(evaluate(walk, node.elt))
+    batches = items is None and first.kind not in ("parameters", "modules", "grad")
+    with walk.visit(node) if batches else nullcontext():
+        for item in items if items is not None else (drawn(walk, first, node.generators[0].target),):
+            bind_target(walk, node.generators[0].target, item)
+            made.append(_each(walk, node))
     walk.scope = outer
     if items is not None:
         return Value("sequence", node=node, items=tuple(made))
     if made[0].kind == "parameter":
         return Value("parameters", node=node, of=made[0].of)
-    return Value(node=node, forwards=made[0].forwards)
+    return Value("grad" if made[0].kind == "grad" else "unknown", node=node, of=made[0].of, forwards=made[0].forwards)
+
+
+def _each(walk: Walk, node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> Value:
+    """What a comprehension computes for one element."""
+    for further in node.generators[1:]:
+        bind_target(walk, further.target, element(evaluate(walk, further.iter), further.target))
+    for test in (test for generator in node.generators for test in generator.ifs):
+        evaluate(walk, test)
+    return evaluate(walk, node.elt)
+
+
+def _yield(walk: Walk, node: ast.Yield | ast.YieldFrom) -> Value:
+    value = evaluate(walk, node.value)
+    if isinstance(node, ast.YieldFrom):
+        value = drawn(walk, value, node.value)
+    if walk.yielded:
+        walk.yielded[-1].append(_varying(value))
+    return Value(node=node)
+
+
+def _varying(value: Value) -> Value:
+    """A constant is the one of this yield only."""
+    if value.kind == "sequence":
+        return Value("sequence", node=value.node, items=tuple(map(_varying, value.items)), varies=True)
+    return Value(varies=True) if value.kind == "constant" else value
 
 
 def _lambda(walk: Walk, node: ast.Lambda) -> Value:
@@ -273,5 +309,5 @@ _BY_TYPE: dict[type[ast.expr], Callable[[Walk, Any], Value]] = {
     ast.BoolOp: _either, ast.Compare: _compared, ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence,
     ast.Dict: _dictionary, ast.Subscript: _item, ast.ListComp: _comprehension, ast.GeneratorExp: _comprehension,
     ast.SetComp: _comprehension, ast.Lambda: _lambda, ast.Constant: _constant, ast.NamedExpr: _walrus,
-    ast.Await: _inner, ast.Starred: _inner,
+    ast.Yield: _yield, ast.YieldFrom: _yield, ast.Await: _inner, ast.Starred: _inner,
 }  # fmt: skip

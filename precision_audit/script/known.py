@@ -32,7 +32,7 @@ FUNCTIONAL_LOSS = re.compile(
 )
 CLIPS = frozenset({"torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad_norm",
                    "torch.nn.utils.clip_grad.clip_grad_norm_",
-                   "torch.nn.utils.clip_grad.clip_grad_value_"})  # fmt: skip
+                   "torch.nn.utils.clip_grad.clip_grad_value_", "torch.nn.utils.clip_grads_with_norm_"})  # fmt: skip
 FORMATS = {"torch.float16": "fp16", "torch.half": "fp16", "torch.bfloat16": "bf16", "torch.float32": "fp32",
            "torch.float": "fp32", "torch.float64": "fp64", "torch.double": "fp64"}  # fmt: skip
 # Contexts that are surely no autocast.

@@ -31,7 +31,7 @@ _BY_NAME = (
 @dataclass(eq=False)
 class Value:
     """One thing. `kind`: scaler, optimizer, scheduler, model, loss (a criterion), tensor, parameter, parameters, grad,
-    autocast, context (any other), function, bound, class, instance, sequence, constant, dotted (a name of another
+    autocast, context (any other), function, bound, generator, class, instance, sequence, constant, dotted (a name of another
     package), unknown."""
 
     kind: str = "unknown"
