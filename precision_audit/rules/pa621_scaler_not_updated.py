@@ -5,9 +5,10 @@ What it does: reports a training loop that calls `scaler.step(optimizer)` and ne
 optimizers, and one that makes a new scaler in every batch.
 Why it is a hazard: without `update()` the second step raises RuntimeError. After `update()` the scale may be another,
 so that a step of gradients from before it divides by the wrong one. An update for each optimizer makes the scale of one
-depend on the overflows of the other. A scaler made anew forgets what the last one learned: the scale stays at 65536, and
-where that overflows every step is skipped.
-What to do: make one scaler before the loop and call `scaler.update()` once, after the last `scaler.step(...)` of the batch.
+depend on the overflows of the other. A scaler made anew forgets what the last one learned: the scale stays at 65536,
+and where that overflows every step is skipped.
+What to do: make one scaler before the loop, and call `scaler.update()` once, after the last `scaler.step(...)` of the
+batch.
 References: PyTorch's automatic mixed precision examples, "Working with multiple models, losses, and optimizers".
 """
 
@@ -40,7 +41,7 @@ def _missing(script: Script, loop: Loop) -> Iterator[Finding]:
         updates = [each for each in script.events if each.kind == "update" and each.scaler is scaler]
         if any(each in loop.events or hooked(loop, each) for each in updates):
             continue
-        name, _ = words(loop)
+        name, _ = words(loop, step)
         what = "no update() of the scaler in this loop → the next step() raises RuntimeError"
         yield found_at(
             __name__,
@@ -61,7 +62,7 @@ def _repeated(script: Script, loop: Loop) -> Iterator[Finding]:
             continue
         if not always(loop, first, second, holds=lambda events: True):
             continue
-        name, _ = words(loop)
+        name, _ = words(loop, first)
         if always(loop, first, second, holds=lambda events, one=first: _stale(events, one)):  # type: ignore[misc]
             what = "update() before a step of gradients scaled earlier → that step divides by a scale which may be new"
             yield found_at(
@@ -85,7 +86,9 @@ def _made_anew(script: Script, loop: Loop) -> Iterator[Finding]:
         if steps and not any(each.subject is step.subject for each in owned for step in steps):
             what = "a new GradScaler in every batch → each starts at 65536 and none adapts: its update() is lost"
             fix = "make it once, before the loop"
-            yield found_at(__name__, script, made.node, "error", what, fix, of=(steps[0].subject,), function=made.function)
+            yield found_at(
+                __name__, script, made.node, "error", what, fix, of=(steps[0].subject,), function=made.function
+            )
 
 
 def _stale(events: list[Event], update: Event) -> bool:

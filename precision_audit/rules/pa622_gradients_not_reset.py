@@ -3,7 +3,8 @@
 What it does: reports a training loop that steps an optimizer and never sets its gradients to zero, a `zero_grad()`
 between the backward and the step, and one in every batch of a loop that steps in every few only.
 Why it is a hazard: `.backward()` adds to `.grad`. Never reset, each step takes the sum over all batches so far, which
-grows until a low format overflows; reset before the step, the step sees no gradient and the model does not change, or only those of the last batch.
+grows until a low format overflows; reset before the step, the step sees no gradient and the model does not change;
+reset in every batch, a step sees the last batch alone.
 What to do: `optimizer.zero_grad(set_to_none=True)` once per step, before the first backward or after the step.
 References: torch.optim.Optimizer.zero_grad; gradient accumulation in PyTorch's automatic mixed precision examples.
 """

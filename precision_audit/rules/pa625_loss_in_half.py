@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from precision_audit.records import Finding, Severity
 from precision_audit.rules.loops import autocast, bare, covered
 from precision_audit.rules.scripts import ScriptExample, found_at
-from precision_audit.script import Event, Script
+from precision_audit.script import Event, Loop, Script
 
 _REFUSED = ("torch.nn.functional.binary_cross_entropy", "torch.nn.BCELoss")
 _DIGITS = {"fp16": "three digits, infinite beyond 65504", "bf16": "two digits"}

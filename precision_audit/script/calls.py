@@ -11,7 +11,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from precision_audit.script import classes, methods, torch_calls
+from precision_audit.script import classes, elements, methods, torch_calls
 from precision_audit.script import expressions as ex
 from precision_audit.script.conditions import Atom
 from precision_audit.script.frames import Frame, Scope
@@ -235,7 +235,7 @@ def _returned(values: list[Value]) -> Value:
 
 def _paired(name: str, given: Arguments) -> Value:
     """enumerate and zip of lists that are written out; of others, what varies."""
-    lists = [ex.each_of(value) for value in given.all()]
+    lists = [elements.each_of(value) for value in given.all()]
     if not lists or any(each is None for each in lists):
         return Value(varies=True, items=tuple(each for each in given.all() if each.kind == "generator"))
     if name == "enumerate":

@@ -31,8 +31,8 @@ _BY_NAME = (
 @dataclass(eq=False)
 class Value:
     """One thing. `kind`: scaler, optimizer, scheduler, model, loss (a criterion), tensor, parameter, parameters, grad,
-    autocast, context (any other), function, bound, generator, class, instance, sequence, constant, dotted (a name of another
-    package), unknown."""
+    autocast, context (any other), function, bound, generator, class, instance, sequence, constant, dotted (a name of
+    another package), unknown."""
 
     kind: str = "unknown"
     name: str = ""  # dotted where it comes from a package, else what the script calls it

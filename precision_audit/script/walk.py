@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from precision_audit.script import deciding
+from precision_audit.script import deciding, elements
 from precision_audit.script import expressions as ex
 from precision_audit.script.conditions import Atom, Formula, Guard, joined, negated
 from precision_audit.script.events import Event, Trace
@@ -179,7 +179,7 @@ class Walk:
             self._body(node, node.body)
         else:
             iterated = ex.evaluate(self, node.iter)
-            known = ex.each_of(iterated)
+            known = elements.each_of(iterated)
             for item in known or ():  # a loop over a list that is written out is unrolled: no batches
                 ex.bind_target(self, node.target, item)
                 self.frames.append(Frame(len(self.guards), 0))
@@ -192,7 +192,7 @@ class Walk:
     def _body(self, node: ast.AST, body: list[ast.stmt], iterated: Value | None = None) -> None:
         with self.visit(node):
             if iterated is not None and isinstance(node, ast.For | ast.AsyncFor):
-                ex.bind_target(self, node.target, ex.drawn(self, iterated, node.target))
+                ex.bind_target(self, node.target, elements.drawn(self, iterated, node.target))
             self.block(body)
 
     @contextmanager
