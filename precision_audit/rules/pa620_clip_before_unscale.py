@@ -25,9 +25,11 @@ from precision_audit.script.events import TRAINING
 
 def lint(script: Script) -> Iterator[Finding]:
     for loop in script.loops:
+        early: list[Event] = []
         for event in loop.of("clip", "read"):
             if any(_scaled_at(loop, event, backward) for backward in _scaled(loop)):
-                yield _too_early(script, loop, event)
+                yield _too_early(script, loop, event, early)
+                early.append(event)
         yield from _twice(script, loop)
         yield from _every_batch(script, loop)
     yield from _penalties(script)
@@ -65,7 +67,7 @@ def _pending(events: list[Event], reader: Event, owners: list[Value]) -> bool:
     return False
 
 
-def _too_early(script: Script, loop: Loop, event: Event) -> Finding:
+def _too_early(script: Script, loop: Loop, event: Event, earlier: list[Event]) -> Finding:
     if event.kind == "clip":
         what = "clips gradients that still carry the loss scale (65536 at first) → nearly all are cut to nothing"
     else:
@@ -73,6 +75,9 @@ def _too_early(script: Script, loop: Loop, event: Event) -> Finding:
     severity: Severity = "error" if event.kind == "clip" else "warning"
     of = [each.scaler for each in loop.of("backward")]
     fix = _unscaled_first(loop, event)
+    beside = [each for each in earlier if each.guards == event.guards and each.line != event.line]
+    if beside and fix == _unscaled_first(loop, beside[0]) and _owners(loop, event) == _owners(loop, beside[0]):
+        fix = f"what mends line {beside[0].line} mends this line too: one unscale_() before both"
     return found_at(__name__, script, event.node, severity, what, fix, of=of, function=event.function)
 
 
@@ -91,9 +96,11 @@ def _unscaled_first(loop: Loop, event: Event) -> str:
         if unscale is not None:
             return f"move {this} down, behind {call} (line {seldom.line}) and under the same test"
         return f"move {this} down, before the step (line {seldom.line}) and under the same test, with {call} before it"
-    return (
-        f"{'move' if unscale else 'add'} {call} {'up, ' if unscale else ''}before this line, after the last backward()"
-    )
+    if unscale is None:
+        return f"add {call} before this line, after the last backward()"
+    if not set(event.guards) <= set(unscale.guards):  # moved up, it would stand under this line's test
+        return f"move this line down, behind {call} (line {unscale.line})"
+    return f"move {call} up, before this line, after the last backward()"
 
 
 def _seldom(event: Event, other: Event) -> bool:

@@ -14,6 +14,7 @@ References: PyTorch's automatic mixed precision examples, "Working with multiple
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Iterator
 
@@ -82,13 +83,27 @@ def _made_anew(script: Script, loop: Loop) -> Iterator[Finding]:
         if loop.node is None or scaler is None or scaler.kind != "scaler" or off(scaler) or scaler.there is not True:
             continue
         steps = [each for each in loop.of("step") if each.scaler is scaler and set(made.guards) <= set(each.guards)]
-        owned = [each for each in loop.of("make", "cast") if each is not made and each.subject is not scaler]
-        if steps and not any(each.subject is step.subject for each in owned for step in steps):
+        owned = [each for each in loop.of("make") if each is not made]
+        if (
+            steps
+            and not any(each.subject is step.subject for each in owned for step in steps)
+            and not _once(script, made)
+        ):
             what = "a new GradScaler in every batch → each starts at 65536 and none adapts: its update() is lost"
             fix = "make it once, before the loop"
             yield found_at(
                 __name__, script, made.node, "error", what, fix, of=(steps[0].subject,), function=made.function
             )
+
+
+def _once(script: Script, made: Event) -> bool:
+    """Whether the scaler is made only where there is none yet: `if scaler is None:`, `scaler = scaler or …`."""
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.If | ast.IfExp | ast.BoolOp) and any(each is made.node for each in ast.walk(node)):
+            told = ast.unparse(node if isinstance(node, ast.BoolOp) else node.test)
+            if isinstance(node, ast.BoolOp) or "None" in told or "not " in told:
+                return True
+    return False
 
 
 def _stale(events: list[Event], update: Event) -> bool:

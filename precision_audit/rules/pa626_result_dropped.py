@@ -51,20 +51,20 @@ def _dropped(script: Script, node: ast.AST, method: str, function: str) -> Findi
 def _in_a_copy(script: Script, node: ast.expr) -> Iterator[Finding]:
     """`p.half().mul_(0.9)` as a statement: what is changed is the copy that the cast makes."""
     value, changes = node, []
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in known.IN_PLACE:
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in known.CHANGES:
         changes.append(value.func.attr)
         value = value.func.value
     if not changes or not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute):
         return
     method, owner = value.func.attr, value.func.value
     given = [*value.args, *(each.value for each in value.keywords)]
-    casts = method in known.CASTS or (
-        method in ("to", "type") and any(script.dotted(g) in known.FORMATS for g in given)
-    )
-    if (not casts and method != "clone") or not isinstance(owner, ast.Name | ast.Attribute | ast.Subscript):
+    casts = method in known.CASTS or any(script.dotted(each) in known.FORMATS for each in given)
+    copies = method == "clone" or (casts and method in _CASTS)
+    if not copies or not isinstance(owner, ast.Name | ast.Attribute | ast.Subscript):
         return
     name = ast.unparse(owner)
-    what = f"{changes[-1]}() changes the copy that {method}() makes, which is dropped → {name} stays as it is"
+    copy = "makes" if method == "clone" else "makes of any other format"
+    what = f"{changes[-1]}() changes the copy that {method}() {copy}, and drops it → {name} stays as it is"
     yield found_at(__name__, script, node, "warning", what, f"leave {method}() out: {name}.{changes[-1]}(...)")
 
 

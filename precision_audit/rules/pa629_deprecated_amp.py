@@ -53,10 +53,7 @@ def _given(name: str, call: ast.Call | None) -> list[str]:
     """What the script hands to a function of apex, in the script's words."""
     written = [ast.unparse(each) for each in call.args] if call is not None else []
     named = {each.arg: ast.unparse(each.value) for each in call.keywords} if call is not None else {}
-    words = [
-        written[place] if place < len(written) else named.get(word, word) for place, word in enumerate(_GIVEN[name])
-    ]
-    return words
+    return [written[i] if i < len(written) else named.get(word, word) for i, word in enumerate(_GIVEN[name])]
 
 
 def _used(script: Script) -> Iterator[ast.expr]:

@@ -46,9 +46,11 @@ PLAIN_CONTEXTS = re.compile(
 OUT_OF_PLACE = frozenset({"half", "float", "bfloat16", "double", "to", "type", "mul", "add", "sub", "div", "clamp",
                           "clip", "clamp_min", "clamp_max", "masked_fill", "lerp", "addcmul", "addcdiv", "nan_to_num",
                           "neg", "abs", "sqrt", "round", "detach", "pow", "floor", "sign", "renorm"})  # fmt: skip
-IN_PLACE = frozenset(f"{name}_" for name in (*OUT_OF_PLACE - {"half", "float", "bfloat16", "double", "to", "type", "detach"},
-                     "zero", "fill", "copy", "normal", "uniform", "exp", "log", "relu", "sigmoid", "tanh", "bernoulli",
-                     "masked_scatter", "index_add", "index_fill", "index_copy", "scatter", "scatter_add"))  # fmt: skip
+CHANGES = frozenset(f"{name}_" for name in (
+    "mul", "add", "sub", "div", "clamp", "clip", "clamp_min", "clamp_max", "masked_fill", "lerp", "addcmul", "addcdiv",
+    "nan_to_num", "neg", "abs", "sqrt", "round", "pow", "floor", "sign", "renorm", "exp", "zero", "fill", "copy",
+    "normal", "uniform", "index_add", "index_fill", "index_copy", "scatter", "scatter_add",
+))  # fmt: skip
 CASTS = {"half": "fp16", "bfloat16": "bf16", "float": "fp32", "double": "fp64"}
 FACTORIES = frozenset({f"torch.{name}" for name in (
     "randn", "rand", "zeros", "ones", "empty", "full", "tensor", "arange", "linspace", "randint", "zeros_like",

@@ -22,8 +22,8 @@ _BY_NAME = (
     ("scaler", re.compile(r"(?i)(^|_|grad|amp|loss)scaler(_?\w)?$")),
     ("scheduler", re.compile(r"(?i)sched")),
     ("optimizer", re.compile(r"(?i)(^|_)(optimi[sz]er|optim|opt)s?(_?[a-z0-9]{1,5})?$|^optimi[sz]er")),
-    ("model", re.compile(r"(?i)^(model|net|network|generator|discriminator|encoder|decoder|unet|critic|actor|policy)"
-                         r"(_?[a-z0-9]{1,3})?$|_(model|net)$")),
+    ("model", re.compile(r"(?i)^(model|net|network|generator|discriminator|encoder|decoder|unet|critic|actor|policy"
+                         r"|teacher|student|backbone|classifier|autoencoder)(_?[a-z0-9]{1,3})?$|_(model|net)$")),
     ("loss", re.compile(r"(?i)^(criterion|loss_fn|loss_func|loss_function)$")),
 )  # fmt: skip
 
