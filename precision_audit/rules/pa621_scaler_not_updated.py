@@ -37,10 +37,8 @@ def _missing(script: Script, loop: Loop) -> Iterator[Finding]:
     for scaler, step in last.items():
         if loop.node is None or elsewhere(script, scaler):
             continue
-        if step.subject is not None and step.subject.varies and len(step.visits) > 1:
-            continue  # a loop over optimizers: the update may come after them all
         updates = [each for each in script.events if each.kind == "update" and each.scaler is scaler]
-        if any(each in loop.events or hooked(loop, each) for each in updates):
+        if any(each in loop.events or hooked(loop, each) or _after_all(each, step) for each in updates):
             continue
         name, _ = words(loop, step)
         what = "no update() of the scaler in this loop → the next step() raises RuntimeError"
@@ -54,6 +52,12 @@ def _missing(script: Script, loop: Loop) -> Iterator[Finding]:
             of=(scaler,),
             function=step.function,
         )
+
+
+def _after_all(update: Event, step: Event) -> bool:
+    """Whether the step is in a loop over optimizers, and the update behind it."""
+    of_many = step.subject is not None and step.subject.varies
+    return of_many and bool(update.visits) and update.visits == step.visits[: len(update.visits)]
 
 
 def _repeated(script: Script, loop: Loop) -> Iterator[Finding]:

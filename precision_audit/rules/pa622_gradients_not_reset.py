@@ -30,16 +30,20 @@ def lint(script: Script) -> Iterator[Finding]:
 
 
 def _never(script: Script, loop: Loop) -> Iterator[Finding]:
-    if loop.node is None or any(each.kind == "zero" for each in loop.events):
+    zeros = [each.subject for each in loop.events if each.kind == "zero"]
+    if loop.node is None:
         return
     if any(each.kind == "zero" and hooked(loop, each) for each in script.events):
         return
     if not any(each.sure for each in loop.of("backward")):
         return
     for step in loop.of("step"):
+        if not all(_of_another(zeroed, step.subject) for zeroed in zeros):
+            continue
         if step.subject is None or elsewhere(script, step.subject) or _resets_itself(step.subject):
             continue
-        what = "nothing in this loop resets the gradients → every step takes the sum over all batches so far"
+        whose = "of this optimizer " if zeros else ""
+        what = f"nothing in this loop resets the gradients {whose}→ every step takes the sum over all batches so far"
         yield found_at(
             __name__, script, step.node, "error", what, _fix(step), of=(step.subject,), function=step.function
         )
@@ -62,6 +66,14 @@ def _too_soon(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:
                 of=(step.subject,),
                 function=zero.function,
             )
+
+
+def _of_another(zeroed: Value | None, optimizer: Value | None) -> bool:
+    """Whether a reset is of an optimizer of other models, as far as the file makes both."""
+    if zeroed is None or optimizer is None or zeroed.kind != "optimizer" or optimizer.kind != "optimizer":
+        return False
+    inside = any(part in whole.attributes.values() for whole in zeroed.of for part in optimizer.of)
+    return bool(zeroed.of and optimizer.of) and not set(zeroed.of) & set(optimizer.of) and not inside
 
 
 def _dropped(script: Script, loop: Loop) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from precision_audit.rules.scripts import ScriptExample, found_at
 from precision_audit.script import Event, Loop, Script, Value
 
 # Words of a script that may run something low, by itself or by a package; "half" also of `.half()`.
-_LOW = re.compile(r"(?i)autocast|half|float16|fp16|bf16|apex|amp_|_amp\b|precision|deepspeed|fsdp|accelerat|fabric|jit")
+_LOW = re.compile(r"(?i)autocast|half|float16|fp16|bf16|apex|amp_|_amp\b|precision|deepspeed|fsdp|accelerat|fabric")
 
 
 def lint(script: Script) -> Iterator[Finding]:

@@ -137,4 +137,18 @@ for x, y in loader:
     scaler.update()
 """
 
+SCALER_IN_FP32 = """
+import torch
+
+
+def train(model, loader, opt):
+    scaler = torch.amp.GradScaler("cuda")  # PA630
+    for x, y in loader:
+        opt.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+"""
+
 SCRIPTS = {name: text for name, text in dict(globals()).items() if name.isupper() and isinstance(text, str)}

@@ -101,21 +101,6 @@ def one(x, y):
 history = [one(x, y) for x, y in make_loader()]
 """
 
-SCALER_IN_THE_LOOP = """
-import torch
-
-
-def train(model, loader, opt):
-    for x, y in loader:
-        scaler = torch.amp.GradScaler("cuda")  # PA621
-        opt.zero_grad()
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = torch.nn.functional.cross_entropy(model(x), y)
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-"""
-
 SCALER_IN_A_STEP = """
 import torch
 
@@ -218,65 +203,36 @@ def train(net, loader, opt, scaler):
             scaler.update()
 """
 
-LOW_TARGET = """
-import torch
-import torch.nn.functional as F
-
-
-def train(model, loader, optimizer, scaler):
-    for x, y in loader:
-        optimizer.zero_grad()
-        with torch.autocast("cuda", dtype=torch.float16):
-            out = model(x)
-        loss = F.mse_loss(out, torch.as_tensor(y).half())  # PA625
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-"""
-
-CHANGED_COPIES = """
+ONE_OF_TWO_RESET = """
 import torch
 
 
-def decay(model, x):
-    with torch.no_grad():
-        for p in model.parameters():
-            p.half().mul_(0.9)  # PA626
-            p.data.float().mul_(0.999).clamp_(-1, 1)  # PA626
-            p.grad.clone().zero_()  # PA626
-    x.to(torch.float32).clamp_(0, 1)  # PA626
-    x.to("cuda", dtype=torch.bfloat16).add_(1)  # PA626
+def train(gen, disc, loader):
+    g_opt, d_opt = torch.optim.Adam(gen.parameters()), torch.optim.Adam(disc.parameters())
+    for x in loader:
+        d_loss = disc(gen(x).detach()).mean() - disc(x).mean()
+        d_loss.backward()
+        d_opt.step()  # PA622
+        g_opt.zero_grad()
+        g_loss = -disc(gen(x)).mean()
+        g_loss.backward()
+        g_opt.step()
 """
 
-SCALER_IN_FP32 = """
-import torch
-
-
-def train(model, loader, opt):
-    scaler = torch.amp.GradScaler("cuda")  # PA630
-    for x, y in loader:
-        opt.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-"""
-
-PARTED = """
+A_LIST_WITHOUT_AN_UPDATE = """
 import torch
 from torch import nn
 
-
-class LM(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.e = nn.Embedding(10, 4)
-        self.h = nn.Linear(4, 10)
-        self.h.weight = self.e.weight
-
-
-lm = LM()
-lm.h.weight = nn.Parameter(lm.h.weight.half())  # PA628
+models = [nn.Linear(2, 2) for _ in range(3)]
+opts = [torch.optim.SGD(m.parameters(), lr=0.1) for m in models]
+scaler = torch.amp.GradScaler("cuda")
+for x in loader:
+    for m, o in zip(models, opts):
+        o.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = m(x).float().mean()
+        scaler.scale(loss).backward()
+        scaler.step(o)  # PA621
 """
 
 SCRIPTS = {name: text for name, text in dict(globals()).items() if name.isupper() and isinstance(text, str)}

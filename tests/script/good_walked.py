@@ -267,4 +267,27 @@ lm.head.weight.data = lm.head.weight.data.half()
 lm.body.weight = nn.Parameter(lm.body.weight.half())
 """
 
+RESET_BY_THE_WHOLE = """
+import torch
+
+
+def train(net, loader):
+    body, head = torch.optim.Adam(net.body.parameters()), torch.optim.Adam(net.head.parameters())
+    for x in loader:
+        net.zero_grad()
+        net(x).mean().backward()
+        body.step()
+        head.step()
+
+
+def lists(nets, loader):
+    opts = [torch.optim.Adam(net.parameters()) for net in nets]
+    for x in loader:
+        for opt in opts:
+            opt.zero_grad()
+        sum(net(x).mean() for net in nets).backward()
+        for opt in opts:
+            opt.step()
+"""
+
 LOOPS = {name: text for name, text in dict(globals()).items() if name.isupper() and isinstance(text, str)}
