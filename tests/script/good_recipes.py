@@ -240,5 +240,4 @@ trainer = WeightedTrainer(model, TrainingArguments("out", fp16=True), train_data
 trainer.train()
 """
 
-WITHOUT_A_LOOP = {"ENGINE", "MANUAL_LIGHTNING", "TRAINER_SUBCLASS"}
 LOOPS = {name: text for name, text in dict(globals()).items() if name.isupper() and isinstance(text, str)}
