@@ -51,24 +51,34 @@ def bare(event: Event) -> bool:
     return all(each.kind == "context" and each.enabled is False for each in event.contexts)
 
 
-def words(loop: Loop) -> tuple[str, str]:
-    """How the loop calls its scaler and its optimizer."""
-    for event in loop.of("step"):
-        node = event.node
-        if (
-            event.scaler is not None
-            and isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.args
-        ):
-            return ast.unparse(node.func.value), ast.unparse(node.args[0])
-    for event in loop.of("backward", "update", "unscale"):
-        for call in ast.walk(event.node):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in (
-                "scale", "update", "unscale_"
-            ):  # fmt: skip
-                return ast.unparse(call.func.value), "optimizer"
-    return "scaler", "optimizer"
+def words(loop: Loop, near: Event | None = None, owners: Sequence[Value] = ()) -> tuple[str, str]:
+    """How the loop calls its scaler and its optimizer (of `owners`, where given), best in the function of `near`."""
+    scalers: list[tuple[bool, str]] = []
+    optimizers: list[tuple[bool, bool, str]] = []
+    for event in loop.of("step", "unscale", "update", "backward", "zero"):
+        away = near is not None and event.function != near.function
+        scaler, optimizer = _named(event)
+        scalers += [(away, scaler)] if scaler else []
+        optimizers += [(event.subject not in owners, away, optimizer)] if optimizer else []
+    first = min(scalers, key=lambda one: one[0], default=(False, "scaler"))
+    return first[-1], min(optimizers, key=lambda one: one[:2], default=(True, True, "optimizer"))[-1]
+
+
+def _named(event: Event) -> tuple[str, str]:
+    """The scaler and the optimizer in the call of an event, "" for what is not in it."""
+    node, scaler = event.node, ""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return "", ""
+    own = ast.unparse(node.func.value)
+    if event.kind == "backward":
+        scales = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+        scaler = next((ast.unparse(f.value) for f in scales if isinstance(f, ast.Attribute) and f.attr == "scale"), "")
+        return scaler, ""
+    if event.scaler is None:
+        optimizer = event.kind == "step" or (event.subject is not None and event.subject.role == "optimizer")
+        return "", own if optimizer else ""
+    given = [*node.args, *(each.value for each in node.keywords)]
+    return own, ast.unparse(given[0]) if given and event.kind != "update" else ""
 
 
 def receiver(node: ast.AST) -> str:

@@ -12,6 +12,7 @@ References: PyTorch's automatic mixed precision examples, "Gradient clipping", "
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from precision_audit.records import Finding, Severity
@@ -24,9 +25,11 @@ from precision_audit.script.events import TRAINING
 
 def lint(script: Script) -> Iterator[Finding]:
     for loop in script.loops:
+        early: list[Event] = []
         for event in loop.of("clip", "read"):
             if any(_scaled_at(loop, event, backward) for backward in _scaled(loop)):
-                yield _too_early(script, loop, event)
+                yield _too_early(script, loop, event, early)
+                early.append(event)
         yield from _twice(script, loop)
         yield from _every_batch(script, loop)
     yield from _penalties(script)
@@ -41,9 +44,14 @@ def _scaled_at(loop: Loop, event: Event, backward: Event) -> bool:
     and the scaled backward run."""
     if backward.index > event.index:
         return False
-    read = set(event.subject.of) if event.subject is not None else set()
-    owners = [each.subject for each in loop.of("step") if each.subject is not None and read & set(each.subject.of)]
+    owners = _owners(loop, event)
     return always(loop, event, backward, holds=lambda events: _pending(events, event, owners))
+
+
+def _owners(loop: Loop, event: Event) -> list[Value]:
+    """The optimizers that surely hold what an event reads."""
+    read = set(event.subject.of) if event.subject is not None else set()
+    return [each.subject for each in loop.of("step") if each.subject is not None and read & set(each.subject.of)]
 
 
 def _pending(events: list[Event], reader: Event, owners: list[Value]) -> bool:
@@ -59,18 +67,46 @@ def _pending(events: list[Event], reader: Event, owners: list[Value]) -> bool:
     return False
 
 
-def _too_early(script: Script, loop: Loop, event: Event) -> Finding:
-    scaler, optimizer = words(loop)
-    later = any(each.kind == "unscale" and each.index > event.index for each in loop.events)
-    call = f"{scaler}.unscale_({optimizer})"
+def _too_early(script: Script, loop: Loop, event: Event, earlier: list[Event]) -> Finding:
     if event.kind == "clip":
         what = "clips gradients that still carry the loss scale (65536 at first) → nearly all are cut to nothing"
     else:
         what = "reads gradients that still carry the loss scale (65536 at first) → the figure is that much too large"
-    fix = f"{'move' if later else 'add'} {call} {'up, ' if later else ''}before this line, after the last backward()"
     severity: Severity = "error" if event.kind == "clip" else "warning"
     of = [each.scaler for each in loop.of("backward")]
+    fix = _unscaled_first(loop, event)
+    beside = [each for each in earlier if each.guards == event.guards and each.line != event.line]
+    if beside and fix == _unscaled_first(loop, beside[0]) and _owners(loop, event) == _owners(loop, beside[0]):
+        fix = f"what mends line {beside[0].line} mends this line too: one unscale_() before both"
     return found_at(__name__, script, event.node, severity, what, fix, of=of, function=event.function)
+
+
+def _unscaled_first(loop: Loop, event: Event) -> str:
+    """Where to unscale: before the event, unless the step comes in some batches only; then the event moves to it, since
+    a second unscale_() before update() raises."""
+    owners = _owners(loop, event)
+    scaler, optimizer = words(loop, event, owners)
+    call = f"{scaler}.unscale_({optimizer})"
+    after = [each for each in loop.events if each.index > event.index and (not owners or each.subject in owners)]
+    unscale = next((each for each in after if each.kind == "unscale"), None)
+    step = next((each for each in after if each.kind == "step" and not each.rare), None)
+    seldom = unscale if unscale is not None else step
+    if seldom is not None and _seldom(event, seldom):
+        this = "this line" if event.function == seldom.function else f"the call of {event.function}()"
+        if unscale is not None:
+            return f"move {this} down, behind {call} (line {seldom.line}) and under the same test"
+        return f"move {this} down, before the step (line {seldom.line}) and under the same test, with {call} before it"
+    if unscale is None:
+        return f"add {call} before this line, after the last backward()"
+    if not set(event.guards) <= set(unscale.guards):  # moved up, it would stand under this line's test
+        return f"move this line down, behind {call} (line {unscale.line})"
+    return f"move {call} up, before this line, after the last backward()"
+
+
+def _seldom(event: Event, other: Event) -> bool:
+    """Whether `other` hangs on a test that differs from batch to batch, and `event` does not."""
+    own = set(event.guards)
+    return any(atom.varies for atom in atoms(guard for guard in other.guards if guard not in own))
 
 
 def _twice(script: Script, loop: Loop) -> Iterator[Finding]:
@@ -118,10 +154,18 @@ def _penalties(script: Script) -> Iterator[Finding]:
             what = (
                 "takes gradients of a scaled loss and never divides by the scale → a penalty of them is 65536 times off"
             )
-            fix = "grads = [g / scaler.get_scale() for g in grads] before computing with them"
+            fix = f"grads = [g / {_scaler_of(event)}.get_scale() for g in grads] before computing with them"
             yield found_at(
                 __name__, script, event.node, "error", what, fix, of=(event.scaler,), function=event.function
             )
+
+
+def _scaler_of(event: Event) -> str:
+    """How the script calls the scaler of the loss that is differentiated."""
+    scales = (each.func for each in ast.walk(event.node) if isinstance(each, ast.Call))
+    written = (ast.unparse(f.value) for f in scales if isinstance(f, ast.Attribute) and f.attr == "scale")
+    guessed = event.scaler.name if event.scaler is not None and event.scaler.kind == "unknown" else "scaler"
+    return next(written, guessed)
 
 
 def bad() -> ScriptExample:

@@ -1,17 +1,20 @@
 """PA621 scaler not updated once
 
 What it does: reports a training loop that calls `scaler.step(optimizer)` and never `scaler.update()`, one that calls
-`update()` between the scaled backward and the step of another optimizer, and one that calls it after each of several
-optimizers.
+`update()` between the scaled backward and the step of another optimizer, one that calls it after each of several
+optimizers, and one that makes a new scaler in every batch.
 Why it is a hazard: without `update()` the second step raises RuntimeError. After `update()` the scale may be another,
 so that a step of gradients from before it divides by the wrong one. An update for each optimizer makes the scale of one
-depend on the overflows of the other.
-What to do: call `scaler.update()` once, after the last `scaler.step(...)` of the batch.
+depend on the overflows of the other. A scaler made anew forgets what the last one learned: the scale stays at 65536,
+and where that overflows every step is skipped.
+What to do: make one scaler before the loop, and call `scaler.update()` once, after the last `scaler.step(...)` of the
+batch.
 References: PyTorch's automatic mixed precision examples, "Working with multiple models, losses, and optimizers".
 """
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Iterator
 
@@ -25,6 +28,7 @@ def lint(script: Script) -> Iterator[Finding]:
     for loop in script.loops:
         yield from _missing(script, loop)
         yield from _repeated(script, loop)
+        yield from _made_anew(script, loop)
 
 
 def _missing(script: Script, loop: Loop) -> Iterator[Finding]:
@@ -34,9 +38,9 @@ def _missing(script: Script, loop: Loop) -> Iterator[Finding]:
         if loop.node is None or elsewhere(script, scaler):
             continue
         updates = [each for each in script.events if each.kind == "update" and each.scaler is scaler]
-        if any(each in loop.events or hooked(loop, each) for each in updates):
+        if any(each in loop.events or hooked(loop, each) or _after_all(each, step) for each in updates):
             continue
-        name, _ = words(loop)
+        name, _ = words(loop, step)
         what = "no update() of the scaler in this loop → the next step() raises RuntimeError"
         yield found_at(
             __name__,
@@ -50,6 +54,12 @@ def _missing(script: Script, loop: Loop) -> Iterator[Finding]:
         )
 
 
+def _after_all(update: Event, step: Event) -> bool:
+    """Whether the step is in a loop over optimizers, and the update behind it."""
+    of_many = step.subject is not None and step.subject.varies
+    return of_many and bool(update.visits) and update.visits == step.visits[: len(update.visits)]
+
+
 def _repeated(script: Script, loop: Loop) -> Iterator[Finding]:
     updates = loop.of("update")
     for first, second in itertools.pairwise(updates):
@@ -57,7 +67,7 @@ def _repeated(script: Script, loop: Loop) -> Iterator[Finding]:
             continue
         if not always(loop, first, second, holds=lambda events: True):
             continue
-        name, _ = words(loop)
+        name, _ = words(loop, first)
         if always(loop, first, second, holds=lambda events, one=first: _stale(events, one)):  # type: ignore[misc]
             what = "update() before a step of gradients scaled earlier → that step divides by a scale which may be new"
             yield found_at(
@@ -68,6 +78,36 @@ def _repeated(script: Script, loop: Loop) -> Iterator[Finding]:
             yield found_at(
                 __name__, script, first.node, "note", what, _fix(name), of=(first.scaler,), function=first.function
             )
+
+
+def _made_anew(script: Script, loop: Loop) -> Iterator[Finding]:
+    """A scaler made in each batch, for an optimizer that lives longer."""
+    for made in loop.of("make"):
+        scaler = made.subject
+        if loop.node is None or scaler is None or scaler.kind != "scaler" or off(scaler) or scaler.there is not True:
+            continue
+        steps = [each for each in loop.of("step") if each.scaler is scaler and set(made.guards) <= set(each.guards)]
+        owned = [each for each in loop.of("make") if each is not made]
+        if (
+            steps
+            and not any(each.subject is step.subject for each in owned for step in steps)
+            and not _once(script, made)
+        ):
+            what = "a new GradScaler in every batch → each starts at 65536 and none adapts: its update() is lost"
+            fix = "make it once, before the loop"
+            yield found_at(
+                __name__, script, made.node, "error", what, fix, of=(steps[0].subject,), function=made.function
+            )
+
+
+def _once(script: Script, made: Event) -> bool:
+    """Whether the scaler is made only where there is none yet: `if scaler is None:`, `scaler = scaler or …`."""
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.If | ast.IfExp | ast.BoolOp) and any(each is made.node for each in ast.walk(node)):
+            told = ast.unparse(node if isinstance(node, ast.BoolOp) else node.test)
+            if isinstance(node, ast.BoolOp) or "None" in told or "not " in told:
+                return True
+    return False
 
 
 def _stale(events: list[Event], update: Event) -> bool:

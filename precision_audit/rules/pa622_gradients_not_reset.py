@@ -1,9 +1,10 @@
 """PA622 gradients never reset, or reset too soon
 
-What it does: reports a training loop that steps an optimizer and never sets its gradients to zero, and a `zero_grad()`
-between the backward and the step.
+What it does: reports a training loop that steps an optimizer and never sets its gradients to zero, a `zero_grad()`
+between the backward and the step, and one in every batch of a loop that steps in every few only.
 Why it is a hazard: `.backward()` adds to `.grad`. Never reset, each step takes the sum over all batches so far, which
-grows until a low format overflows; reset before the step, the step sees no gradient and the model does not change.
+grows until a low format overflows; reset before the step, the step sees no gradient and the model does not change;
+reset in every batch, a step sees the last batch alone.
 What to do: `optimizer.zero_grad(set_to_none=True)` once per step, before the first backward or after the step.
 References: torch.optim.Optimizer.zero_grad; gradient accumulation in PyTorch's automatic mixed precision examples.
 """
@@ -11,32 +12,38 @@ References: torch.optim.Optimizer.zero_grad; gradient accumulation in PyTorch's 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from precision_audit.records import Finding
 from precision_audit.rules.loops import always, elsewhere, hooked
 from precision_audit.rules.scripts import ScriptExample, found_at
 from precision_audit.script import Event, Loop, Script, Value
+from precision_audit.script.conditions import atoms
 
 
 def lint(script: Script) -> Iterator[Finding]:
     for loop in script.loops:
         yield from _never(script, loop)
+        yield from _dropped(script, loop)
         for step in loop.of("step"):
             yield from _too_soon(script, loop, step)
 
 
 def _never(script: Script, loop: Loop) -> Iterator[Finding]:
-    if loop.node is None or any(each.kind == "zero" for each in loop.events):
+    zeros = [each.subject for each in loop.events if each.kind == "zero"]
+    if loop.node is None:
         return
     if any(each.kind == "zero" and hooked(loop, each) for each in script.events):
         return
     if not any(each.sure for each in loop.of("backward")):
         return
     for step in loop.of("step"):
+        if not all(_of_another(zeroed, step.subject) for zeroed in zeros):
+            continue
         if step.subject is None or elsewhere(script, step.subject) or _resets_itself(step.subject):
             continue
-        what = "nothing in this loop resets the gradients → every step takes the sum over all batches so far"
+        whose = "of this optimizer " if zeros else ""
+        what = f"nothing in this loop resets the gradients {whose}→ every step takes the sum over all batches so far"
         yield found_at(
             __name__, script, step.node, "error", what, _fix(step), of=(step.subject,), function=step.function
         )
@@ -59,6 +66,36 @@ def _too_soon(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:
                 of=(step.subject,),
                 function=zero.function,
             )
+
+
+def _of_another(zeroed: Value | None, optimizer: Value | None) -> bool:
+    """Whether a reset is of an optimizer of other models, as far as the file makes both."""
+    if zeroed is None or optimizer is None or zeroed.kind != "optimizer" or optimizer.kind != "optimizer":
+        return False
+    inside = any(part in whole.attributes.values() for whole in zeroed.of for part in optimizer.of)
+    return bool(zeroed.of and optimizer.of) and not set(zeroed.of) & set(optimizer.of) and not inside
+
+
+def _dropped(script: Script, loop: Loop) -> Iterator[Finding]:
+    """Steps come every few batches, by the batch's number, but the gradients are reset in each."""
+    steps, zeros = loop.of("step"), loop.of("zero")
+    backwards = [each for each in loop.of("backward") if each.sure]
+    if len({each.subject for each in steps}) != 1 or len(backwards) != len(loop.of("backward")) or loop.of("foreign"):
+        return
+    for zero in zeros:
+        if not all(_concerns(zero, each.subject) and _numbered(each, (zero, *backwards)) for each in steps):
+            continue
+        what = "resets the gradients in every batch, but steps only in some → those of the batches between are lost"
+        fix = f"move it behind {ast.unparse(steps[0].node)} (line {steps[0].line}), under the same test"
+        yield found_at(__name__, script, zero.node, "error", what, fix, of=(zero.subject,), function=zero.function)
+        return
+
+
+def _numbered(step: Event, others: Sequence[Event]) -> bool:
+    """Whether the step hangs on every so-many-th batch, and none of the others on any test that it hangs on."""
+    open_atoms = atoms(step.guards)
+    counts = [atom for atom in open_atoms if atom.varies and "%" in atom.text]
+    return bool(counts) and all(atom.varies for atom in open_atoms) and not any(atoms(each.guards) for each in others)
 
 
 def _lost(events: list[Event], zero: Event, step: Event) -> bool:

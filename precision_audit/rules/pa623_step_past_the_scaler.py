@@ -44,7 +44,7 @@ def _past(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:
 
 
 def _skips_nothing(script: Script, loop: Loop, step: Event) -> Finding:
-    name, _ = words(loop)
+    name, _ = words(loop, step)
     of = [step.subject, *(each.scaler for each in loop.of("backward"))]
     fix = f"{name}.step({receiver(step.node)}), then {name}.update()"
     if any(each.kind == "unscale" and each.index < step.index for each in loop.events):
@@ -68,7 +68,7 @@ def _past_it(events: list[Event], step: Event, backward: Event) -> bool:
 def _unscaled(script: Script, loop: Loop, step: Event) -> Iterator[Finding]:
     for backward in loop.of("backward"):
         if backward.index < step.index and always(loop, step, holds=lambda events: _plain(events, step)):
-            name, _ = words(loop)
+            name, _ = words(loop, backward)
             what = f"the loss is not scaled, but {name}.step() unscales → AssertionError, or updates of nothing"
             fix = f"{name}.scale({receiver(backward.node)}).backward()"
             yield found_at(

@@ -16,9 +16,9 @@ import ast
 from collections.abc import Iterator
 
 from precision_audit.records import Finding, Severity
-from precision_audit.rules.loops import autocast, covered
+from precision_audit.rules.loops import autocast, bare, covered
 from precision_audit.rules.scripts import ScriptExample, found_at
-from precision_audit.script import Event, Script
+from precision_audit.script import Event, Loop, Script
 
 _REFUSED = ("torch.nn.functional.binary_cross_entropy", "torch.nn.BCELoss")
 _DIGITS = {"fp16": "three digits, infinite beyond 65504", "bf16": "two digits"}
@@ -33,6 +33,7 @@ def lint(script: Script) -> Iterator[Finding]:
     for loop in script.loops:
         for event in loop.of("loss"):
             low = event.subject.low if event.subject is not None else ""
+            low = low or _beside_a_low_target(loop, event)
             region = autocast(event)
             if low and (region is None or region.enabled is False):
                 severity: Severity = "warning" if low == "fp16" else "note"
@@ -43,6 +44,16 @@ def lint(script: Script) -> Iterator[Finding]:
 def _on_cuda(event: Event) -> bool:
     region = autocast(event)
     return region is not None and region.device == "cuda" and covered(event)
+
+
+def _beside_a_low_target(loop: Loop, event: Event) -> str:
+    """The format of an output that left a region, where the target is cast to it too."""
+    target = event.value.attributes.get("target") if event.value is not None else None
+    forward = next((each for each in loop.of("forward") if each.value is event.subject), None)
+    if target is None or forward is None or not bare(event) or not covered(forward):
+        return ""
+    region = autocast(forward)
+    return target.low if region is not None and region.format == target.low else ""
 
 
 def _fix(event: Event) -> str:

@@ -1,8 +1,8 @@
 """PA626 change made to a copy
 
 What it does: reports a statement that computes a new tensor and drops it: `p.data.clamp(-1, 1)`, `x.half()` on a
-tensor, `grad.mul(0.5)`, and `p = p.half()` for the loop variable of a loop over parameters; `.copy(` for `.copy_(`; and
-the deprecated `clip_grad_norm` without the underscore.
+tensor, `grad.mul(0.5)`, `p.half().mul_(0.9)`, and `p = p.half()` for the loop variable of a loop over parameters;
+`.copy(` for `.copy_(`; and the deprecated `clip_grad_norm` without the underscore.
 Why it is a hazard: nothing happens, and nothing says so: weights are not clipped, the tensor keeps its format. (Of a
 module, `.half()` and `.to()` do work in place; of a tensor they never do.)
 What to do: the method with an underscore (`clamp_`, `mul_`), or keep the result (`x = x.half()`, `p.data =
@@ -27,6 +27,8 @@ def lint(script: Script) -> Iterator[Finding]:
         if event.kind == "dropped":
             yield _dropped(script, event.node, event.text, event.function)
     for node in ast.walk(script.tree):
+        if isinstance(node, ast.Expr):
+            yield from _in_a_copy(script, node.value)
         if isinstance(node, ast.For) and _over_parameters(node):
             yield from _rebound(script, node)
     for call, name in script.calls():
@@ -44,6 +46,26 @@ def _dropped(script: Script, node: ast.AST, method: str, function: str) -> Findi
     what = f"{method}() gives a new tensor, which is dropped → {owner} stays as it is"
     fix = f"{owner} = {ast.unparse(node)}" if method in _CASTS else f"{owner}.{method}_(...)"
     return found_at(__name__, script, node, "warning", what, fix, function=function)
+
+
+def _in_a_copy(script: Script, node: ast.expr) -> Iterator[Finding]:
+    """`p.half().mul_(0.9)` as a statement: what is changed is the copy that the cast makes."""
+    value, changes = node, []
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in known.CHANGES:
+        changes.append(value.func.attr)
+        value = value.func.value
+    if not changes or not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute):
+        return
+    method, owner = value.func.attr, value.func.value
+    given = [*value.args, *(each.value for each in value.keywords)]
+    casts = method in known.CASTS or any(script.dotted(each) in known.FORMATS for each in given)
+    copies = method == "clone" or (casts and method in _CASTS)
+    if not copies or not isinstance(owner, ast.Name | ast.Attribute | ast.Subscript):
+        return
+    name = ast.unparse(owner)
+    copy = "makes" if method == "clone" else "makes of any other format"
+    what = f"{changes[-1]}() changes the copy that {method}() {copy}, and drops it → {name} stays as it is"
+    yield found_at(__name__, script, node, "warning", what, f"leave {method}() out: {name}.{changes[-1]}(...)")
 
 
 def _over_parameters(node: ast.For) -> bool:

@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precision_audit.records import Finding, Severity
-from precision_audit.rules.loops import elsewhere, off
+from precision_audit.rules.loops import autocast, elsewhere, off
 from precision_audit.rules.scripts import ScriptExample, found_at
 from precision_audit.script import Event, Loop, Script, Value
 
+_TORCH = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _STEP = {"fp16": "2^-11", "bf16": "2^-8"}
 
 
@@ -33,7 +34,7 @@ def lint(script: Script) -> Iterator[Finding]:
             for model in optimizer.of:
                 cast = _last_cast(script, loop, model)
                 if cast is not None and cast.text in _STEP:
-                    yield _finding(script, cast, step, optimizer)
+                    yield _finding(script, loop, cast, step, optimizer)
 
 
 def _last_cast(script: Script, loop: Loop, model: Value) -> Event | None:
@@ -42,20 +43,26 @@ def _last_cast(script: Script, loop: Loop, model: Value) -> Event | None:
     return casts[-1] if casts else None
 
 
-def _finding(script: Script, cast: Event, step: Event, optimizer: Value) -> Finding:
+def _finding(script: Script, loop: Loop, cast: Event, step: Event, optimizer: Value) -> Finding:
     format = cast.text
     scaled = step.scaler is not None and not off(step.scaler) and set(cast.guards) <= set(step.guards)
     if format == "fp16" and scaled:
         what = "fp16 parameters under a GradScaler → ValueError: Attempting to unscale FP16 gradients"
-        fix = 'remove this cast; torch.amp.autocast("cuda", dtype=torch.float16) casts as it goes'
+        fix = f"remove this cast; {_region(loop, format)} casts as it goes"
         return found_at(__name__, script, cast.node, "error", what, fix, function=cast.function)
     made = [each.index for each in script.events if each.kind == "make" and each.subject is optimizer]
     held = "the optimizer made earlier holds the same parameters, now" if made and made[0] < cast.index else "trains"
     what = f"{held} {format} without fp32 masters → updates below {_STEP[format]} of a weight are rounded away"
     severity: Severity = "warning" if format == "fp16" else "note"
-    torch_format = "torch.float16" if format == "fp16" else "torch.bfloat16"
-    fix = f'remove this cast and run the forward under torch.amp.autocast("cuda", dtype={torch_format})'
+    fix = f"remove this cast and run the forward under {_region(loop, format)}"
     return found_at(__name__, script, cast.node, severity, what, fix, function=cast.function)
+
+
+def _region(loop: Loop, format: str) -> str:
+    """The autocast of the loop's forward, or else one in the format of the cast."""
+    around = [autocast(each) for each in loop.of("forward")]
+    device, chosen = next(((r.device, r.format) for r in around if r is not None and r.format in _TORCH), ("", format))
+    return f'torch.amp.autocast("{device or "cuda"}", dtype={_TORCH[chosen]})'
 
 
 def bad() -> ScriptExample:

@@ -2,7 +2,7 @@
 
 What it does: reports an output weight that is made as a copy of the embedding's (`nn.Parameter(embed.weight.clone())`,
 `copy.deepcopy(embed.weight)`) or over its memory (`nn.Parameter(embed.weight)`, `head.weight.data =
-embed.weight.data`), and a loop over modules that gives each a new `nn.Parameter`.
+embed.weight.data`), a loop over modules that gives each a new `nn.Parameter`, and a tied weight that gets one.
 Why it is a hazard: a tie is one Parameter under two names. Copies start equal and drift apart from the first step, the
 model has more parameters than its checkpoint, and a cast module by module splits what was tied. Two Parameters over one
 memory have two optimizer states, and `.half()` or `.to()` gives each a memory of its own.
@@ -27,9 +27,11 @@ _MODULES = ("modules", "named_modules", "children", "named_children")
 
 
 def lint(script: Script) -> Iterator[Finding]:
+    tied = set(_ties(script))
     for node in ast.walk(script.tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
             yield from _copied(script, node, node.targets[0])
+            yield from _parted(script, node, node.targets[0], tied)
         elif isinstance(node, ast.For) and _over_modules(node.iter):
             yield from _new_parameters(script, node)
 
@@ -50,6 +52,35 @@ def _copied(script: Script, node: ast.Assign, target: ast.Attribute) -> Iterator
     else:
         what = f"{to} is a copy of {of} → the two drift apart from the first step"
     yield found_at(__name__, script, node, "warning", what, f"{to} = {of}")
+
+
+def _ties(script: Script) -> Iterator[str]:
+    """The ends of the names that the file ties: `head.weight` and `embed.weight`."""
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute) and node.value.attr == "weight":
+            for target in node.targets:
+                if isinstance(target, ast.Attribute) and target.attr == "weight":
+                    yield from (_end(each) for each in (target, node.value))
+
+
+def _end(weight: ast.expr) -> str:
+    return ".".join(ast.unparse(weight).split(".")[-2:])
+
+
+def _parted(script: Script, node: ast.Assign, target: ast.Attribute, tied: set[str]) -> Iterator[Finding]:
+    """One of two tied weights gets a new parameter, computed from itself."""
+    source = _copy_of(script, node.value)
+    name = ast.unparse(target)
+    if source is None or ast.unparse(source) != name or "." not in _end(target) or _end(target) not in tied:
+        return
+    what = f"{name} is tied to another weight and gets a parameter of its own → the two part"
+    yield found_at(__name__, script, node, "warning", what, f"{name}.data = {_data(node.value, name)}")
+
+
+def _data(value: ast.expr, name: str) -> str:
+    """`m.weight.data.half()` of `nn.Parameter(m.weight.half())`."""
+    cast = ast.unparse(value.args[0]) if isinstance(value, ast.Call) else name
+    return cast if ".data" in cast else cast.replace(name, f"{name}.data", 1)
 
 
 def _copy_of(script: Script, value: ast.expr) -> ast.Attribute | None:
@@ -115,9 +146,7 @@ def _new_parameters(script: Script, loop: ast.For) -> Iterator[Finding]:
         if own and source is not None and ast.unparse(source) == ast.unparse(target):
             name = ast.unparse(target)
             what = "each module gets a new parameter → tied weights part, and an optimizer made earlier holds the old"
-            cast = ast.unparse(node.value.args[0]) if isinstance(node.value, ast.Call) else name
-            fix = f"{name}.data = {cast.replace(name, f'{name}.data', 1) if '.data' not in cast else cast}"
-            yield found_at(__name__, script, node, "warning", what, fix)
+            yield found_at(__name__, script, node, "warning", what, f"{name}.data = {_data(node.value, name)}")
 
 
 def bad() -> ScriptExample:

@@ -27,11 +27,12 @@ _PLACES = {
     "GradScaler": ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled"),
 }
 _INSTEAD = {
-    "initialize": 'leave model and optimizer as they are; torch.amp.autocast("cuda", dtype=torch.float16) around the '
-    'forward, torch.amp.GradScaler("cuda") around backward and step',
-    "scale_loss": "scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update()",
-    "master_params": "model.parameters(), after scaler.unscale_(optimizer)",
+    "initialize": 'leave {0} and {1} as they are; torch.amp.autocast("cuda", dtype=torch.float16) around the forward, '
+    'scaler = torch.amp.GradScaler("cuda") around backward and step',
+    "scale_loss": "scaler.scale({0}).backward(), scaler.step({1}), scaler.update()",
+    "master_params": "the model's parameters(), after scaler.unscale_({0})",
 }
+_GIVEN = {"initialize": ("model", "optimizer"), "scale_loss": ("loss", "optimizer"), "master_params": ("optimizer",)}
 
 
 def lint(script: Script) -> Iterator[Finding]:
@@ -44,7 +45,15 @@ def lint(script: Script) -> Iterator[Finding]:
             yield found_at(__name__, script, node, "note", f"{name} is deprecated → a FutureWarning at each use", fix)
         elif apex:
             what = f"{name}: apex.amp is deprecated and no longer maintained"
-            yield found_at(__name__, script, node, "note", what, _INSTEAD[apex[1]])
+            fix = _INSTEAD[apex[1]].format(*_given(apex[1], called.get(id(node))))
+            yield found_at(__name__, script, node, "note", what, fix)
+
+
+def _given(name: str, call: ast.Call | None) -> list[str]:
+    """What the script hands to a function of apex, in the script's words."""
+    written = [ast.unparse(each) for each in call.args] if call is not None else []
+    named = {each.arg: ast.unparse(each.value) for each in call.keywords} if call is not None else {}
+    return [written[i] if i < len(written) else named.get(word, word) for i, word in enumerate(_GIVEN[name])]
 
 
 def _used(script: Script) -> Iterator[ast.expr]:

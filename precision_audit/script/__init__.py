@@ -89,7 +89,9 @@ def _walk_uncalled(walk: Walk, value: Value) -> None:
     if value.kind == "function":
         if value.node not in walk.followed:
             walk.start_over()
-            calls.follow(walk, value, None)
+            made = calls.follow(walk, value, None)
+            if made.kind == "generator":
+                calls.drawn(walk, made)
             walk.trace.roots.append((begin, len(walk.trace.events)))
         return
     assert isinstance(value.node, ast.ClassDef)
@@ -103,7 +105,9 @@ def _walk_uncalled(walk: Walk, value: Value) -> None:
             begin = len(walk.trace.events)
             walk.start_over()
             items = (instance,) if not any("staticmethod" in ast.unparse(d) for d in each.decorator_list) else ()
-            calls.follow(walk, Value("bound", each.name, each, items=items, scope=value.scope), None)
+            made = calls.follow(walk, Value("bound", each.name, each, items=items, scope=value.scope), None)
+            if made.kind == "generator":
+                calls.drawn(walk, made)
             walk.trace.roots.append((begin, len(walk.trace.events)))
 
 

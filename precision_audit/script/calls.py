@@ -11,7 +11,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from precision_audit.script import classes, methods, torch_calls
+from precision_audit.script import classes, elements, methods, torch_calls
 from precision_audit.script import expressions as ex
 from precision_audit.script.conditions import Atom
 from precision_audit.script.frames import Frame, Scope
@@ -153,10 +153,31 @@ def follow(walk: Walk, function: Value, given: Arguments | None) -> Value:
         return Value()
     walk.followed.add(node)
     if not isinstance(node, ast.Lambda) and _is_generator(node):
-        entering = any("autocast" in ast.unparse(each) for each in node.body)
-        if not entering:
-            return Value(node=node)
-        return Value("autocast", node=node, enabled=None)
+        if any("contextmanager" in ast.unparse(each) for each in node.decorator_list):
+            entering = any("autocast" in ast.unparse(each) for each in node.body)
+            return Value("autocast" if entering else "unknown", node=node, enabled=None)
+        walk.followed.discard(node)  # its body runs where it is looped over
+        return Value("generator", function.name, node, items=(function,), scope=given)
+    return _returned(_walked(walk, function, given))
+
+
+def drawn(walk: Walk, generator: Value) -> Value:
+    """Walk the body of a generator of the file, in the loop over it; gives what it yields."""
+    (function,) = generator.items
+    node = function.node
+    if node in walk.following or len(walk.following) >= _DEEPEST:
+        return Value(varies=True)
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    walk.followed.add(node)
+    walk.yielded.append([])
+    _walked(walk, function, generator.scope)
+    return _returned(walk.yielded.pop() or [Value(varies=True)])
+
+
+def _walked(walk: Walk, function: Value, given: Arguments | None) -> list[Value]:
+    """Walk a body with its arguments bound; gives what each of its returns gives."""
+    node = function.node
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     outer, contexts = walk.scope, len(walk.contexts)
     walk.scope = Scope(outer=function.scope)
     _bind_parameters(walk, function, given)
@@ -176,7 +197,7 @@ def follow(walk: Walk, function: Value, given: Arguments | None) -> Value:
     walk.frames.pop()
     walk.scope = outer
     del walk.contexts[contexts:]
-    return _returned(returned)
+    return returned
 
 
 def _bind_parameters(walk: Walk, function: Value, given: Arguments | None) -> None:
@@ -214,9 +235,9 @@ def _returned(values: list[Value]) -> Value:
 
 def _paired(name: str, given: Arguments) -> Value:
     """enumerate and zip of lists that are written out; of others, what varies."""
-    lists = [ex.each_of(value) for value in given.all()]
+    lists = [elements.each_of(value) for value in given.all()]
     if not lists or any(each is None for each in lists):
-        return Value(varies=True)
+        return Value(varies=True, items=tuple(each for each in given.all() if each.kind == "generator"))
     if name == "enumerate":
         return Value("sequence", items=tuple(Value("sequence", items=(Value(), each)) for each in lists[0] or ()))
     return Value(

@@ -41,7 +41,8 @@ def method(walk: Walk, owner: Value, name: str) -> Value | None:
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and statement.name == name:
                 decorators = {ast.unparse(decorator) for decorator in statement.decorator_list}
                 free = "staticmethod" in decorators or owner.kind == "class"
-                found = Value("bound", name, statement, items=() if free else (owner,), scope=each.scope)
+                receiver = (kind,) if "classmethod" in decorators else () if free else (owner,)
+                found = Value("bound", name, statement, items=receiver, scope=each.scope)
                 is_property = bool(decorators & {"property", "cached_property", "functools.cached_property"})
                 return calls.follow(walk, found, calls.Arguments()) if is_property else found
     return None

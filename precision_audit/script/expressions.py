@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from precision_audit.script import calls, classes, deciding
+from precision_audit.script import calls, classes, deciding, elements
 from precision_audit.script.names import canonical
 from precision_audit.script.values import Value, none, same
 
@@ -67,20 +67,6 @@ def assign(walk: Walk, node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> None
             walk.emit("zero", node, evaluate(walk, target.value))
         else:
             bind_target(walk, target, value)
-
-
-def each_of(value: Value) -> tuple[Value, ...] | None:
-    """The elements of a list that is written out in the script, where there are a few."""
-    told = any(item.kind not in ("constant", "unknown") for item in value.items)
-    return value.items if value.kind == "sequence" and told and len(value.items) <= 8 else None
-
-
-def element(value: Value, target: ast.expr) -> Value:
-    """One element of a collection that is not written out."""
-    if value.kind == "parameters":
-        one = Value("parameter", node=target, of=value.of)
-        return Value("sequence", items=(Value("constant"), one)) if value.name == "named" else one
-    return Value(node=target, varies=True, forwards=value.forwards)
 
 
 def entered(value: Value) -> Value:
@@ -230,24 +216,11 @@ def _item(walk: Walk, node: ast.Subscript) -> Value:
 
 
 def _comprehension(walk: Walk, node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> Value:
-    first = evaluate(walk, node.generators[0].iter)
-    outer = walk.scope
-    walk.scope = type(outer)(outer=outer)
-    items = each_of(first) if len(node.generators) == 1 else None
-    made = []
-    for item in items if items is not None else (element(first, node.generators[0].target),):
-        bind_target(walk, node.generators[0].target, item)
-        for further in node.generators[1:]:
-            bind_target(walk, further.target, element(evaluate(walk, further.iter), further.target))
-        for test in (test for generator in node.generators for test in generator.ifs):
-            evaluate(walk, test)
-        made.append(evaluate(walk, node.elt))
-    walk.scope = outer
-    if items is not None:
-        return Value("sequence", node=node, items=tuple(made))
-    if made[0].kind == "parameter":
-        return Value("parameters", node=node, of=made[0].of)
-    return Value(node=node, forwards=made[0].forwards)
+    return elements.comprehension(walk, node)
+
+
+def _yield(walk: Walk, node: ast.Yield | ast.YieldFrom) -> Value:
+    return elements.yielded(walk, node)
 
 
 def _lambda(walk: Walk, node: ast.Lambda) -> Value:
@@ -273,5 +246,5 @@ _BY_TYPE: dict[type[ast.expr], Callable[[Walk, Any], Value]] = {
     ast.BoolOp: _either, ast.Compare: _compared, ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence,
     ast.Dict: _dictionary, ast.Subscript: _item, ast.ListComp: _comprehension, ast.GeneratorExp: _comprehension,
     ast.SetComp: _comprehension, ast.Lambda: _lambda, ast.Constant: _constant, ast.NamedExpr: _walrus,
-    ast.Await: _inner, ast.Starred: _inner,
+    ast.Yield: _yield, ast.YieldFrom: _yield, ast.Await: _inner, ast.Starred: _inner,
 }  # fmt: skip

@@ -32,7 +32,7 @@ FUNCTIONAL_LOSS = re.compile(
 )
 CLIPS = frozenset({"torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad_norm",
                    "torch.nn.utils.clip_grad.clip_grad_norm_",
-                   "torch.nn.utils.clip_grad.clip_grad_value_"})  # fmt: skip
+                   "torch.nn.utils.clip_grad.clip_grad_value_", "torch.nn.utils.clip_grads_with_norm_"})  # fmt: skip
 FORMATS = {"torch.float16": "fp16", "torch.half": "fp16", "torch.bfloat16": "bf16", "torch.float32": "fp32",
            "torch.float": "fp32", "torch.float64": "fp64", "torch.double": "fp64"}  # fmt: skip
 # Contexts that are surely no autocast.
@@ -46,6 +46,11 @@ PLAIN_CONTEXTS = re.compile(
 OUT_OF_PLACE = frozenset({"half", "float", "bfloat16", "double", "to", "type", "mul", "add", "sub", "div", "clamp",
                           "clip", "clamp_min", "clamp_max", "masked_fill", "lerp", "addcmul", "addcdiv", "nan_to_num",
                           "neg", "abs", "sqrt", "round", "detach", "pow", "floor", "sign", "renorm"})  # fmt: skip
+CHANGES = frozenset(f"{name}_" for name in (
+    "mul", "add", "sub", "div", "clamp", "clip", "clamp_min", "clamp_max", "masked_fill", "lerp", "addcmul", "addcdiv",
+    "nan_to_num", "neg", "abs", "sqrt", "round", "pow", "floor", "sign", "renorm", "exp", "zero", "fill", "copy",
+    "normal", "uniform", "index_add", "index_fill", "index_copy", "scatter", "scatter_add",
+))  # fmt: skip
 CASTS = {"half": "fp16", "bfloat16": "bf16", "float": "fp32", "double": "fp64"}
 FACTORIES = frozenset({f"torch.{name}" for name in (
     "randn", "rand", "zeros", "ones", "empty", "full", "tensor", "arange", "linspace", "randint", "zeros_like",

@@ -64,6 +64,9 @@ def loss(walk: Walk, node: ast.Call, name: str, given: Arguments) -> Value:
     first = given.get(0, "input")
     made = derived(node, given.all(), "tensor")
     made.low = ""
+    target = given.get(1, "target")
+    if target is not None:
+        made.attributes["target"] = target
     walk.emit("loss", node, first, text=name, value=made)
     return made
 

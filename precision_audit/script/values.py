@@ -22,8 +22,8 @@ _BY_NAME = (
     ("scaler", re.compile(r"(?i)(^|_|grad|amp|loss)scaler(_?\w)?$")),
     ("scheduler", re.compile(r"(?i)sched")),
     ("optimizer", re.compile(r"(?i)(^|_)(optimi[sz]er|optim|opt)s?(_?[a-z0-9]{1,5})?$|^optimi[sz]er")),
-    ("model", re.compile(r"(?i)^(model|net|network|generator|discriminator|encoder|decoder|unet|critic|actor|policy)"
-                         r"(_?[a-z0-9]{1,3})?$|_(model|net)$")),
+    ("model", re.compile(r"(?i)^(model|net|network|generator|discriminator|encoder|decoder|unet|critic|actor|policy"
+                         r"|teacher|student|backbone|classifier|autoencoder)(_?[a-z0-9]{1,3})?$|_(model|net)$")),
     ("loss", re.compile(r"(?i)^(criterion|loss_fn|loss_func|loss_function)$")),
 )  # fmt: skip
 
@@ -31,8 +31,8 @@ _BY_NAME = (
 @dataclass(eq=False)
 class Value:
     """One thing. `kind`: scaler, optimizer, scheduler, model, loss (a criterion), tensor, parameter, parameters, grad,
-    autocast, context (any other), function, bound, class, instance, sequence, constant, dotted (a name of another
-    package), unknown."""
+    autocast, context (any other), function, bound, generator, class, instance, sequence, constant, dotted (a name of
+    another package), unknown."""
 
     kind: str = "unknown"
     name: str = ""  # dotted where it comes from a package, else what the script calls it

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from precision_audit.script import deciding
+from precision_audit.script import deciding, elements
 from precision_audit.script import expressions as ex
 from precision_audit.script.conditions import Atom, Formula, Guard, joined, negated
 from precision_audit.script.events import Event, Trace
@@ -49,6 +49,7 @@ class Walk:
         self.defined: list[Value] = []  # functions and classes, in the order of their definition
         self.visits = itertools.count(1)
         self.bare: ast.expr | None = None  # the expression that is the statement being walked: its value is dropped
+        self.yielded: list[list[Value]] = []  # by the generators being walked, innermost last
         self.own_defaults = False  # the script sets autocast's default format itself
 
     def start_over(self) -> None:
@@ -178,25 +179,31 @@ class Walk:
             self._body(node, node.body)
         else:
             iterated = ex.evaluate(self, node.iter)
-            known = ex.each_of(iterated)
+            known = elements.each_of(iterated)
             for item in known or ():  # a loop over a list that is written out is unrolled: no batches
                 ex.bind_target(self, node.target, item)
                 self.frames.append(Frame(len(self.guards), 0))
                 self.block(node.body)
                 self.frames.pop()
             if known is None:
-                ex.bind_target(self, node.target, ex.element(iterated, node.target))
-                self._body(node, node.body)
+                self._body(node, node.body, iterated)
         self.block(node.orelse)
 
-    def _body(self, node: ast.AST, body: list[ast.stmt]) -> None:
+    def _body(self, node: ast.AST, body: list[ast.stmt], iterated: Value | None = None) -> None:
+        with self.visit(node):
+            if iterated is not None and isinstance(node, ast.For | ast.AsyncFor):
+                ex.bind_target(self, node.target, elements.drawn(self, iterated, node.target))
+            self.block(body)
+
+    @contextmanager
+    def visit(self, node: ast.AST) -> Iterator[None]:
+        """What is walked meanwhile stands in the loop `node`."""
         visit = next(self.visits)
         self.trace.visited[visit] = node
-        frame = Frame(len(self.guards), visit)
         left = ((each, False) for outer in self.frames for each in outer.left)
         self.trace.entered[visit] = (*self.guards, *left)
-        self.frames.append(frame)
-        self.block(body)
+        self.frames.append(Frame(len(self.guards), visit))
+        yield
         self.frames.pop()
 
     def _with(self, node: ast.With | ast.AsyncWith) -> None:

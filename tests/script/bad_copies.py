@@ -177,4 +177,51 @@ def lower(model):
             child.weight = nn.Parameter(child.weight.data.to(torch.bfloat16))  # PA628
 """
 
+CHANGED_COPIES = """
+import torch
+
+
+def decay(model, x):
+    with torch.no_grad():
+        for p in model.parameters():
+            p.half().mul_(0.9)  # PA626
+            p.data.float().mul_(0.999).clamp_(-1, 1)  # PA626
+            p.grad.clone().zero_()  # PA626
+    x.to(torch.float32).clamp_(0, 1)  # PA626
+    x.to("cuda", dtype=torch.bfloat16).add_(1)  # PA626
+"""
+
+PARTED = """
+import torch
+from torch import nn
+
+
+class LM(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e = nn.Embedding(10, 4)
+        self.h = nn.Linear(4, 10)
+        self.h.weight = self.e.weight
+
+
+lm = LM()
+lm.h.weight = nn.Parameter(lm.h.weight.half())  # PA628
+"""
+
+LOW_TARGET = """
+import torch
+import torch.nn.functional as F
+
+
+def train(model, loader, optimizer, scaler):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            out = model(x)
+        loss = F.mse_loss(out, torch.as_tensor(y).half())  # PA625
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
 SCRIPTS = {name: text for name, text in dict(globals()).items() if name.isupper() and isinstance(text, str)}

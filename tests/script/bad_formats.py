@@ -105,4 +105,50 @@ def main(model, loader, optimizer):
         optimizer.zero_grad()
 """
 
+CAST_UNDER_ANOTHER_AUTOCAST = """
+import torch
+
+
+def train(net, loader):
+    opt = torch.optim.Adam(net.parameters())
+    net.to(torch.float16)  # PA627
+    for x, y in loader:
+        with torch.autocast("xpu", dtype=torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+"""
+
+HALF_UNDER_A_BF16_SCALER = """
+import torch
+
+
+net = torch.nn.Linear(4, 2)
+net.half()  # PA627
+opt = torch.optim.AdamW(net.parameters(), lr=1e-5)
+scaler = torch.amp.GradScaler("cuda")  # PA630
+for x, y in loader:
+    opt.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = torch.nn.functional.mse_loss(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+"""
+
+SCALER_IN_FP32 = """
+import torch
+
+
+def train(model, loader, opt):
+    scaler = torch.amp.GradScaler("cuda")  # PA630
+    for x, y in loader:
+        opt.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+"""
+
 SCRIPTS = {name: text for name, text in dict(globals()).items() if name.isupper() and isinstance(text, str)}

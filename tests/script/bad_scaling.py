@@ -248,4 +248,19 @@ class Trainer:
         self.scaler.update()
 """
 
+SCALER_IN_THE_LOOP = """
+import torch
+
+
+def train(model, loader, opt):
+    for x, y in loader:
+        scaler = torch.amp.GradScaler("cuda")  # PA621
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+"""
+
 SCRIPTS = {name: text for name, text in dict(globals()).items() if name.isupper() and isinstance(text, str)}

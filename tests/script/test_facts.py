@@ -168,3 +168,28 @@ def test_mixed_tf32_settings_raise_where_they_disagree() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "mix of the legacy and new APIs" in done.stderr
+
+
+def test_a_cast_copies_unless_the_format_is_the_same() -> None:
+    low, high = torch.ones(2, dtype=torch.float16), torch.ones(2)
+    low.float().mul_(0.5)
+    high.half().mul_(0.5)
+    assert low.tolist() == high.tolist() == [1.0, 1.0]
+    high.float().mul_(0.5)
+    assert high.tolist() == [0.5, 0.5]
+
+
+def test_a_scaler_that_is_kept_adapts_and_a_new_one_does_not() -> None:
+    """An overflow halves the scale of the next batch, if there is a next batch of that scaler."""
+    model, optimizer, scaler = made()
+    scales = []
+    for _ in range(3):
+        scaler.scale(model(torch.full((1, 4), torch.inf)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        optimizer.zero_grad()
+    assert scales == [2.0**15, 2.0**14, 2.0**13]
+    fresh = torch.amp.GradScaler("cpu")
+    fresh.scale(torch.ones(()))
+    assert fresh.get_scale() == 2.0**16

@@ -16,17 +16,22 @@ from tests.script import (
     bad_formats,
     bad_losses,
     bad_names,
+    bad_recipes,
     bad_regions,
     bad_scaling,
     bad_unscaling,
+    bad_walked,
     good_adversarial,
     good_classes,
     good_closures,
     good_frameworks,
     good_images,
+    good_methods,
+    good_recipes,
     good_switches,
     good_text,
     good_unusual,
+    good_walked,
 )
 
 GOODS = (
@@ -35,13 +40,27 @@ GOODS = (
     good_closures,
     good_frameworks,
     good_images,
+    good_methods,
+    good_recipes,
     good_switches,
     good_text,
     good_unusual,
+    good_walked,
 )
-BADS = (bad_copies, bad_formats, bad_losses, bad_names, bad_regions, bad_scaling, bad_unscaling)
+BADS = (
+    bad_copies,
+    bad_formats,
+    bad_losses,
+    bad_names,
+    bad_recipes,
+    bad_regions,
+    bad_scaling,
+    bad_unscaling,
+    bad_walked,
+)
 GOOD = {name: text for module in GOODS for name, text in module.LOOPS.items()}
 BAD = {name: text for module in BADS for name, text in module.SCRIPTS.items()}
+assert (len(GOOD), len(BAD)) == (sum(len(m.LOOPS) for m in GOODS), sum(len(m.SCRIPTS) for m in BADS))  # no name twice
 MARK = re.compile(r"# (PA\d{3})$")
 WITHOUT_A_LOOP = {
     "LIGHTNING",
@@ -51,6 +70,10 @@ WITHOUT_A_LOOP = {
     "TIED",
     "TF32_BY_VERSION",
     "TF32_BY_TRYING",
+    "MANUAL_LIGHTNING",
+    "TRAINER_SUBCLASS",
+    "CHANGED_IN_PLACE",
+    "TIE_KEPT",
 }
 CODES = [code for code in scripts.listed() if not rules.offers(code, "check")]
 
@@ -116,6 +139,52 @@ def test_a_mended_line_is_silent() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "line", "fix"),
+    [
+        ("NORM_IN_EVERY_BATCH", 11,
+         "move this line down, behind scaler.unscale_(opt) (line 13) and under the same test"),
+        ("CLIP_IN_EVERY_BATCH", 11, "move this line down, before the step (line 14) and under the same test, "
+         "with amp_scaler.unscale_(opt) before it"),
+        ("NORM_IN_SOME_BATCHES", 12, "move this line down, behind scaler.unscale_(opt) (line 13)"),
+        ("NORM_IN_A_HELPER", 6, "move the call of size() down, before the step (line 16) and under the same test, "
+         "with scaler.unscale_(opt) before it"),
+        ("CLIP_BEFORE_UNSCALE", 17,
+         "move self.scaler.unscale_(self.opt) up, before this line, after the last backward()"),
+        ("CLIP_OF_THE_OTHER", 16, "add scaler.unscale_(opt_g) before this line, after the last backward()"),
+        ("CLIP_IN_A_COMPREHENSION", 16, "what mends line 15 mends this line too: one unscale_() before both"),
+        ("R1_OF_SCALED_GRADIENTS", 14,
+         "grads = [g / d_scaler.get_scale() for g in grads] before computing with them"),
+        ("RESET_IN_EVERY_BATCH", 7, "move it behind scaler.step(opt) (line 12), under the same test"),
+        ("LOW_TARGET", 11, "give it out.float()"),
+        ("PARTED", 15, "lm.h.weight.data = lm.h.weight.data.half()"),
+        ("FP16_UNSCALED", 15, 'scaler = torch.amp.GradScaler("cuda") before the loop, scaler.scale(loss).backward(), '
+         "scaler.step(self.opt), scaler.update()"),
+        ("AVERAGED_IN_BF16", 9, "remove the scaler: batch_loss.backward(), opt.step()"),
+        ("SCALER_IN_FP32", 6, 'put the forward under torch.amp.autocast("cuda", dtype=torch.float16), '
+         "or remove the scaler: loss.backward(), opt.step()"),
+        ("CAST_UNDER_ANOTHER_AUTOCAST", 7,
+         'remove this cast and run the forward under torch.amp.autocast("xpu", dtype=torch.bfloat16)'),
+        ("HALF_UNDER_A_BF16_SCALER", 6,
+         'remove this cast; torch.amp.autocast("cuda", dtype=torch.bfloat16) casts as it goes'),
+    ],
+)  # fmt: skip
+def test_a_fix_speaks_in_the_names_and_the_format_of_the_script(name: str, line: int, fix: str) -> None:
+    found = scripts.findings(linting.parsed("train.py", BAD[name]))
+    assert [one.remedy for one in found if one.source is not None and one.source.line == line] == [fix]
+
+
+def test_a_clip_moved_where_it_says_is_silent() -> None:
+    """Behind unscale_() under the test; moved up instead, unscale_() would raise in the second batch, which is said."""
+    text = BAD["NORM_IN_EVERY_BATCH"].replace("  # PA620", "")
+    (line,) = (each for each in text.splitlines(True) if "print(" in each)
+    unscale = "            scaler.unscale_(opt)\n"
+    moved = text.replace(line, "").replace(unscale, unscale + "    " + line)
+    assert told(moved) == []
+    up = text.replace(unscale, "").replace(line, unscale[4:] + line)
+    assert [code for _, code in told(up)] == ["PA620"]
+
+
+@pytest.mark.parametrize(
     ("name", "basis", "evidence"),
     [
         ("PAST_THE_SCALER", "PROVED", "which was not run"),
@@ -136,6 +205,10 @@ def test_what_is_known_by_its_name_alone_is_assumed(name: str, basis: str, evide
         ("import torch.cpu.amp as a\na.autocast(dtype=d)\n", 'torch.amp.autocast("cpu", dtype=d)'),
         ("import torch\ntorch.cuda.amp.GradScaler(8.0, enabled=on)\n",
          'torch.amp.GradScaler("cuda", init_scale=8.0, enabled=on)'),
+        ("from apex import amp\namp.scale_loss(l, opt)\n",
+         "scaler.scale(l).backward(), scaler.step(opt), scaler.update()"),
+        ("from apex import amp\namp.master_params(optimizer=o)\n",
+         "the model's parameters(), after scaler.unscale_(o)"),
         ("import torch\ntorch.cuda.amp.GradScaler(**options)\n", 'torch.amp.GradScaler("cuda", **options)'),
     ],
 )  # fmt: skip

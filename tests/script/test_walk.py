@@ -162,3 +162,77 @@ def test_a_handler_is_no_part_of_the_usual_way() -> None:
     (only,) = script.loops
     assert [each.kind for each in only.of("zero")] == []
     assert any(each.kind == "zero" and each.rare for each in only.events)
+
+
+def test_a_generator_of_the_script_is_walked_where_it_is_looped_over() -> None:
+    text = """
+    def losses(model, opt):
+        for x in data:
+            opt.zero_grad()
+            yield model(x).mean()
+
+    model = torch.nn.Linear(2, 2)
+    opt = torch.optim.SGD(model.parameters(), lr=1.0)
+    for number, loss in enumerate(losses(model, opt)):
+        loss.backward()
+        opt.step()
+    """
+    found = read("import torch\n" + textwrap.dedent(text))
+    assert [each.kind for each in found.events] == ["make", "zero", "forward", "backward", "step"]
+    made, zero, forward, backward, step = found.events
+    assert zero.subject is made.subject is step.subject
+    assert (zero.visits, step.visits) == ((1, 2), (1,)) and found.places == 1
+    assert backward.subject is not None and backward.subject.forwards == {forward.index}
+
+
+def test_a_generator_that_nothing_loops_over_is_walked_once() -> None:
+    text = """
+    class Trainer:
+        def steps(self, loader, optimizer):
+            for x in loader:
+                self.loss(x).backward()
+                yield optimizer.step()
+    """
+    assert events(text) == [("backward", 6), ("step", 7)]
+
+
+@pytest.mark.parametrize(
+    ("made", "visits"),
+    [
+        ("[step(x) for x in loader]", (1,)),
+        ("sum(step(x) for part in loader for x in part)", (1,)),
+        ("[step(x) for x in (a, b)]", (1,)),
+        ("[step(p) for p in model.parameters()]", ()),
+    ],
+)
+def test_a_comprehension_over_batches_is_a_loop(made: str, visits: tuple[int, ...]) -> None:
+    text = f"""
+    model = torch.nn.Linear(2, 2)
+    step = lambda x: model(x)
+    print({made})
+    """
+    (event,) = (each for each in read("import torch\n" + textwrap.dedent(text)).events if each.kind == "forward")
+    assert event.visits == visits
+
+
+def test_a_classmethod_is_given_its_class_and_a_constant_that_is_yielded_is_none() -> None:
+    text = """
+    class Task:
+        def __init__(self):
+            self.opt = torch.optim.SGD([], lr=1.0)
+
+        @classmethod
+        def made(cls):
+            return cls()
+
+    def flags():
+        yield True
+        yield False
+
+    for flag in flags():
+        if flag:
+            Task.made().opt.step()
+    """
+    found = [each for each in read("import torch\n" + textwrap.dedent(text)).events if each.kind == "step"]
+    assert len(found) == 1 and found[0].subject is not None and found[0].subject.kind == "optimizer"
+    assert [atom.varies for atom in atoms(found[0].guards)] == [True]
