@@ -1,4 +1,4 @@
-"""The report as JSON, version 1: the names of `records.py`, every record whole but for what the audit has used up
+"""The report as JSON, version 1: the names of `records`, every record whole but for what the audit has used up
 (`Report.facts`, `Finding.bound`, `Suppression.since`).
 
 Takes a `Report`, or a `Lint`, whose findings have the same fields; gives JSON that any parser accepts: a number that

@@ -18,7 +18,7 @@ from dataclasses import replace
 from precision_audit.formats import Format
 from precision_audit.records import Evidence, Finding, Severity, Training, Update
 from precision_audit.rules import Context, Example, found
-from precision_audit.rules.stored import stored
+from precision_audit.rules.stored import least_half_step, stored
 
 _MANY = 0.5  # of the updates of one weight
 _ALL = 0.9  # of all updates: the model stands still
@@ -31,7 +31,7 @@ def check(context: Context) -> Iterator[Finding]:
         return
     name = where.format.name
     many = [each for each in training.updates if dict(each.lost)[name] > _MANY]
-    still = [each for each in training.updates if each.decay and each.decay < _half_step(where.format)]
+    still = [each for each in training.updates if each.decay and each.decay < least_half_step(where.format)]
     if not many and not still:
         return
     worst = max(many or still, key=lambda each: (dict(each.lost)[name], each.count))
@@ -74,12 +74,6 @@ def _evidence(training: Training, worst: Update, name: str) -> Evidence:
 def _share(updates: Sequence[Update], name: str) -> float:
     count = sum(each.count for each in updates)
     return sum(dict(each.lost)[name] * each.count for each in updates) / count if count else 0.0
-
-
-def _half_step(format: Format) -> float:
-    """The least that half the spacing is of a number: just below a power of two."""
-    assert format.mantissa_bits is not None
-    return 2.0 ** -(format.mantissa_bits + 2)
 
 
 def bad() -> Example:

@@ -19,7 +19,7 @@ from precision_audit.analyse.histogram import shares
 from precision_audit.formats import Format
 from precision_audit.records import Evidence, Finding, Optimizer, OptimizerState, Severity
 from precision_audit.rules import Context, Example, found
-from precision_audit.rules.stored import Stored, stored
+from precision_audit.rules.stored import Stored, least_half_step, stored
 
 _SQUARES = (
     "exp_avg_sq",
@@ -75,7 +75,9 @@ def _mean(optimizer: Optimizer, squares: OptimizerState, beta2: float, format: F
         f"{optimizer.name}'s {squares.name} moves by {1 - beta2:.1g} of itself → less than half the spacing of "
         f"{format.name}: it cannot fall",
         Evidence(
-            "PROVED", f"beta2 = {beta2:g}, half the spacing is {_half_step(format):.1e} or more", (("beta2", beta2),)
+            "PROVED",
+            f"beta2 = {beta2:g}, half the spacing is {least_half_step(format):.1e} or more",
+            (("beta2", beta2),),
         ),
         remedy="fp32 optimizer state: MasterWeights(optimizer)",
         of="beta2",
@@ -91,12 +93,7 @@ def _vanishes(eps: float, format: Format) -> bool:
 
 
 def _stuck(beta2: float, format: Format) -> bool:
-    return 0 < 1 - beta2 < _half_step(format) if beta2 else False
-
-
-def _half_step(format: Format) -> float:
-    assert format.mantissa_bits is not None
-    return 2.0 ** -(format.mantissa_bits + 2)
+    return 0 < 1 - beta2 < least_half_step(format) if beta2 else False
 
 
 def bad() -> Example:

@@ -16,7 +16,7 @@ from typing import Any
 
 from precision_audit.records import Evidence, Finding
 from precision_audit.rules import Context, Example, found
-from precision_audit.rules.stored import operation, stored
+from precision_audit.rules.stored import least_half_step, operation, stored
 
 _MICRO_BATCHES = 16  # as common as any number
 
@@ -26,8 +26,7 @@ def check(context: Context) -> Iterator[Finding]:
     if where is None or not where.own or training is None or not training.weight_gradients:
         return
     format = where.format
-    assert format.mantissa_bits is not None and format.consecutive is not None
-    off = _MICRO_BATCHES * 2.0 ** -(format.mantissa_bits + 2)
+    off = _MICRO_BATCHES * least_half_step(format)
     yield found(
         __name__,
         "note",

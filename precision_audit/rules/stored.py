@@ -40,6 +40,13 @@ def stored(context: Context, kind: str = "parameter") -> Stored | None:
     return Stored(context.low, False)
 
 
+def least_half_step(format: Format) -> float:
+    """The least that half a unit in the last place is of a number of the format: that of one just below a power of
+    two."""
+    assert format.mantissa_bits is not None
+    return 2.0 ** -(format.mantissa_bits + 2)
+
+
 def operation(value: str, context: Context) -> Op | None:
     """The op to name for a value: the one that makes it; of a parameter or buffer the first that reads it."""
     maker = context.maker.get(value)
