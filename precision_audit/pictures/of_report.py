@@ -13,9 +13,10 @@ from pathlib import Path
 from precision_audit.pictures.drawing import SUFFIXES
 from precision_audit.pictures.gradient_histogram import gradient_histogram
 from precision_audit.pictures.training_curves import training_curves
+from precision_audit.pictures.underflow_and_scale import underflow_and_scale
 from precision_audit.records import Report, Training
 
-NAMES = ("gradient_histogram", "training_curves")
+NAMES = ("gradient_histogram", "underflow_and_scale", "training_curves")
 
 
 def draw(report: Report, folder: Path) -> tuple[list[Path], str]:
@@ -24,6 +25,11 @@ def draw(report: Report, folder: Path) -> tuple[list[Path], str]:
     training = report.facts.training
     if training is not None:
         drawn["gradient_histogram"] = lambda path: _histogram(training, report.plan.low, path)
+    taken = report.verification.steps if report.verification else None
+    if training is not None and taken is not None and len(taken.steps) > 1:
+        count = min(len(training.below), len(taken.steps))
+        below, scales = training.below[:count], [step.scale for step in taken.steps[:count]]
+        drawn["underflow_and_scale"] = lambda path: underflow_and_scale(below, scales, path)
     curves = _curves(report)
     if curves:
         drawn["training_curves"] = lambda path: training_curves(curves, path, title="Loss, converted and as captured")

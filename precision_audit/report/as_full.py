@@ -153,8 +153,8 @@ def _training(report: Report, verbose: bool) -> Iterator[str]:
     if any(finding.rule in _SCALE_RULES and finding.open for finding in report.findings) or verbose:
         yield from training.loop(report)
     if verbose:
-        rows = [training.tensor_header(report), *training.tensor_rows(report)]
-        yield from tabulate(rows, tablefmt="plain", disable_numparse=True).splitlines()
+        for rows in ([training.tensor_header(report), *training.tensor_rows(report)], training.update_rows(report)):
+            yield from tabulate(rows, tablefmt="plain", disable_numparse=True).splitlines()
 
 
 def _verification(report: Report, verbose: bool, color: bool) -> Iterator[str]:

@@ -23,6 +23,7 @@ KINDS = (
 )
 _FORMATS = ("fp16", "bf16", "fp8_e5m2", "fp8_e4m3fn")
 _HALVES = ("bf16", "fp16")
+_MOST = 0.5  # of a parameter's updates, from which on it wants a master
 _TENSOR_HEADER = ("gradient of", "kind", "amax", "median")
 
 
@@ -75,6 +76,30 @@ def tensor_rows(report: Report) -> list[tuple[str, ...]]:
         for each in ranges:
             cells = [_lost((each,), format, scale) for _, format, scale in _columns(report)]
             found.append((each.value, kind, phrases.figure(each.amax), _median(each), *cells))
+    return found
+
+
+def update_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per parameter, a header first: the share of its updates that weights in each low format would lose, the
+    median update over half the spacing there, and whether it wants a master in the format that counts here."""
+    training = report.training
+    assert training is not None
+    if not training.updates:
+        return []
+    counts = _own_format(report) or report.plan.low
+    found = [
+        (
+            "update of",
+            *(f"lost in {name}" for name in _HALVES),
+            *(f"of half a step in {name}" for name in _HALVES),
+            "master",
+        )
+    ]
+    for each in training.updates:
+        lost, ratio = dict(each.lost), dict(each.ratio)
+        need = "needed" if lost.get(counts, 0.0) > _MOST else "-"
+        shown = [*(_percent(lost[name]) for name in _HALVES), *(phrases.figure(ratio[name]) for name in _HALVES)]
+        found.append((each.parameter, *shown, need))
     return found
 
 
@@ -233,7 +258,7 @@ def _updates(report: Report, training: Training) -> Iterator[str]:
         return
     count = sum(each.count for each in training.updates)
     lost = sum(dict(each.lost)[name] * each.count for each in training.updates) / count if count else 0.0
-    many = sum(dict(each.lost)[name] > 0.5 for each in training.updates)
+    many = sum(dict(each.lost)[name] > _MOST for each in training.updates)
     need = "needed" if many else "not needed by these steps"
     kept = "" if own else ", which this plan keeps"
     yield (

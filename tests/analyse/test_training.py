@@ -14,6 +14,7 @@ from precision_audit.analyse.accumulated import accumulated
 from precision_audit.analyse.training.updates import Updates, half_step, unmoved
 from precision_audit.capture import capture
 from precision_audit.records import InputError, Report, Training
+from tests.models import load_example
 
 
 class Scale(nn.Module):
@@ -158,6 +159,18 @@ def test_low_parameters_are_judged_as_they_are() -> None:
     wide = audit(Scale(1.5), (torch.ones(4),), loss=total, optimizer=sgd(2.0**-10))
     (finding,) = [each for each in wide.findings if each.rule == "PA603"]
     assert finding.resolved and wide.verdict != "NOT READY"
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(1e-3, "NOT READY"), (0.3, "READY")])
+def test_the_first_example_with_its_own_parameters_in_bf16(rate: float, verdict: str) -> None:
+    """SGD at 1e-3 leaves it where it is, at 0.3 it moves."""
+    example = load_example("01_mnist_cnn.py")
+    args = tuple(each.bfloat16() for each in example.example_inputs())
+    report = pa.audit(
+        example.build_model().bfloat16(), args, policy="bf16-training", loss=example.loss, optimizer=sgd(rate)
+    )
+    told = {finding.rule for finding in report.findings if finding.open}
+    assert report.verdict == verdict and ("PA603" in told) == (verdict == "NOT READY") and "PA608" in told
 
 
 def test_an_output_that_is_the_loss() -> None:

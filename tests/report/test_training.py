@@ -112,6 +112,19 @@ def test_half_parameters_get_a_loop_with_masters_and_bf16_none() -> None:
         compile("\n".join(line[4:] for line in lines[1:]), "loop", "exec")
 
 
+def test_masters_by_parameter() -> None:
+    header, row = training.update_rows(report("bf16"))
+    assert dict(zip(header, row, strict=True)) == {
+        "update of": "fc.weight",
+        "lost in bf16": "75.0 %",
+        "lost in fp16": "25.0 %",
+        "of half a step in bf16": "1.0e-1",
+        "of half a step in fp16": "8.0e-1",
+        "master": "needed",
+    }
+    assert training.update_rows(report("fp16"))[1][-1] == "-"
+
+
 @pytest.mark.parametrize("verbose", [False, True])
 def test_all_reports_show_it(verbose: bool) -> None:
     text = as_full.render(report(), verbose=verbose)
