@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -371,3 +372,30 @@ def test_each_of_the_four_lines_is_found() -> None:
     assert ".pow(2)" in guilty["PA101"] and "sin(" in guilty["PA201"]
     assert "-1e9" in guilty["PA104"] and "1e-9" in guilty["PA109"]
     assert not [each for each in report.findings if each.open and each.severity != "note"]
+
+
+# --- what the README shows of those of training
+
+
+def headings(text: str) -> set[str]:
+    """Headings of the tables of a text, runs of blanks as one."""
+    lines = text.splitlines()
+    return {" ".join(above.split()) for above, line in pairwise(lines) if line and not line.replace("-", "").strip()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("05_resnet_training.py", ["--small", "--model", "lstm", "--epochs", "1"]),
+        ("06_master_weights.py", ["--steps", "10"]),
+        ("07_gpt_tf32.py", ["--size", "small", "--steps", "1"]),
+    ],
+)
+def test_the_readme_shows_the_tables_that_are_printed(
+    name: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+    load_example(name).main(arguments)
+    printed = headings(capsys.readouterr().out)
+    assert printed and printed <= headings((EXAMPLES.parent / "README.md").read_text(encoding="utf-8"))
