@@ -379,7 +379,7 @@ def test_each_of_the_four_lines_is_found() -> None:
 
 
 def headings(text: str) -> set[str]:
-    """Headings of the tables of a text, runs of blanks as one; at which steps a loss is shown depends on their number."""
+    """Headings of the tables of a text, runs of blanks as one, but for the steps at which a loss is shown."""
     lines = re.sub(r"loss at \d+", "", text).splitlines()
     return {" ".join(above.split()) for above, line in pairwise(lines) if line and not line.replace("-", "").strip()}
 
