@@ -24,6 +24,7 @@ from precision_audit.analyse.low_functions import run_low
 from precision_audit.capture import Captured, set_mode
 from precision_audit.capture.aliases import written_parameters
 from precision_audit.capture.containers import without_cache
+from precision_audit.capture.functions import applied
 from precision_audit.records import CustomFunction, Policy
 from precision_audit.rewrite import unchanged
 from precision_audit.verify.eager import GRADIENT_ROUNDING, gradient_errors
@@ -82,12 +83,12 @@ def _measured(
 
 def _matters(model: nn.Module, batch: Batch, conditions: Conditions, expected: Run, name: str) -> bool:
     """Whether gradients change when the functions of this name have autograd's gradient; true where that cannot run."""
-    original = torch.autograd.Function.__dict__["apply"]
+    original = applied()
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls.__name__ == name:
             return _by_autograd(cls, args)
-        return original.__func__(cls, *args, **kwargs)
+        return original(cls, *args, **kwargs)
 
     with mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)):
         made = _run(model, batch, conditions, expected.norms)

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from precision_audit.capture.functions import applied
 from precision_audit.formats import FORMATS, dtype_of
 from precision_audit.records import CustomFunction, Policy, Source
 from precision_audit.verify.runs import LOSS_SCALES, Batch, Conditions, Run, run
@@ -123,7 +124,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        original = torch.autograd.Function.__dict__["apply"].__func__
+        original = applied()
         names = {each.name for each in self.found}
 
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ import contextlib
 import inspect
 import linecache
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -38,12 +38,19 @@ class Call:
 _AMP = "autocast_mode.py"  # where torch.amp.custom_fwd wraps a forward
 
 
+def applied() -> Callable[..., Any]:
+    """torch's own `apply` as a function of class and arguments. It is a method of Python in some releases and one of C
+    in others."""
+    method = torch.autograd.Function.__dict__["apply"]
+    return lambda cls, *args, **kwargs: method.__get__(None, cls)(*args, **kwargs)
+
+
 @contextlib.contextmanager
 def recorded(calls: list[Call], asked: Collection[str] = (), keeping: Kept | None = None) -> Iterator[None]:
     """While this lasts every Function that is applied is added to `calls`, which is emptied first. Those whose names
     are `asked` for are kept by `keeping`."""
     calls.clear()
-    original = torch.autograd.Function.__dict__["apply"].__func__
+    original = applied()
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__.partition(".")[0] == "torch":

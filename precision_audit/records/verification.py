@@ -40,6 +40,7 @@ class Step:
     gradient_noise: float = 0.0
     scale: float = 1.0  # what the converted model's loss was multiplied by
     skipped: bool = False  # its gradients were not finite, so that its update was left out
+    gradient_errors: tuple[tuple[str, float], ...] = ()  # of every parameter
 
 
 @dataclass(frozen=True, slots=True)

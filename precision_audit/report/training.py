@@ -130,6 +130,8 @@ def loop(report: Report) -> tuple[str, ...]:
         return _loop_of_masters(start)
     model = "model" if report.plan.autocast_device else "converted"
     forward = [f"        loss = criterion({model}(inputs), targets)"]
+    if model == "converted":
+        forward.insert(0, f'        # the model as it is: inside torch.amp.autocast("{device}", dtype=torch.float16)')
     if report.plan.autocast_device:
         region = f'        with torch.amp.autocast("{device}", dtype=torch.float16):'
         forward = [region, *(f"    {line}" for line in forward)]

@@ -204,33 +204,34 @@ def _losses(one: _Trainee, count: int) -> list[float]:
 
 
 def _step(one: _Taken, other: _Taken, course: _Course) -> Step:
-    gradient, error = _worst(one, other)
+    errors = _errors(one, other)
+    gradient = max(errors, key=lambda name: errors[name], default="")
     return Step(
         loss=one.loss,
         converted_loss=other.loss,
         plain_loss=None,
         loss_error=_apart(one.loss, other.loss, course),
         gradient=gradient,
-        gradient_error=error,
+        gradient_error=errors.get(gradient, 0.0),
+        gradient_errors=tuple(errors.items()),
         scale=other.scale,
         skipped=other.skipped,
     )
 
 
 def _with_noise(step: Step, one: _Taken, other: _Taken, course: _Course) -> Step:
-    return replace(step, loss_noise=_apart(one.loss, other.loss, course), gradient_noise=_worst(one, other)[1])
+    noise = max(_errors(one, other).values(), default=0.0)
+    return replace(step, loss_noise=_apart(one.loss, other.loss, course), gradient_noise=noise)
 
 
-def _worst(one: _Taken, other: _Taken) -> tuple[str, float]:
-    """The parameter whose gradient is farthest off, and by how much."""
+def _errors(one: _Taken, other: _Taken) -> dict[str, float]:
+    """Relative error of the gradient of every parameter."""
     largest = largest_rms(one.gradients.values())
-    errors = {
+    return {
         name: gradient_figure(measure(gradient, other.gradients[name]), largest)[0]
         for name, gradient in one.gradients.items()
         if name in other.gradients
     }
-    name = max(errors, key=lambda each: errors[each], default="")
-    return name, errors.get(name, 0.0)
 
 
 def _apart(one: float, other: float, course: _Course) -> float:

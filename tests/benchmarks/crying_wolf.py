@@ -29,6 +29,7 @@ from tests.benchmarks.public_models import MODELS, Built
 from tests.models import tensors
 
 TARGET = 0.1  # false warnings per model, in bf16
+REFUSED = 0.1  # of the models: where more are refused the rest says little
 POLICIES = {"bf16-inference": torch.bfloat16, "fp16-inference": torch.float16}
 
 
@@ -120,9 +121,9 @@ def show(model: str, policy: str, finding: Finding) -> bool:
     return verdict is None or not verdict.true
 
 
-def audit_all(policy: str, names: Sequence[str]) -> tuple[int, int]:
-    """Warnings and false ones over the models."""
-    told = false = 0
+def audit_all(policy: str, names: Sequence[str]) -> tuple[int, int, int]:
+    """Warnings, false ones, and models that were refused, of which nothing is known."""
+    told = false = refused = 0
     for name in names:
         started = time.perf_counter()
         built = MODELS[name]()
@@ -131,12 +132,13 @@ def audit_all(policy: str, names: Sequence[str]) -> tuple[int, int]:
             found = warnings_of(built, policy)
         except pa.InputError as error:
             print(f"{name}  {policy}  REFUSED {error}", flush=True)
+            refused += 1
             continue
         spent = time.perf_counter() - started
         print(f"{name}  {policy}  {len(found)} warnings  cast as a whole {whole}  {spent:.1f} s", flush=True)
         told += len(found)
         false += sum([show(name, policy, finding) for finding in found])
-    return told, false
+    return told, false, refused
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -148,13 +150,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     missed = 0
     lines = []
     for policy in options.policies:
-        told, false = audit_all(policy, options.models)
-        share = false / len(options.models)
+        told, false, refused = audit_all(policy, options.models)
+        count = len(options.models) - refused
+        share = false / count if count else math.inf
         wanted = policy == "bf16-inference"
-        missed |= wanted and share > TARGET
-        target = f", target at most {TARGET}: {'MISSED' if share > TARGET else 'met'}" if wanted else ""
-        count = len(options.models)
-        lines.append(f"{policy}: {told} warnings on {count} models, {false} of them false or unreviewed")
+        missed |= wanted and (share > TARGET or refused > REFUSED * len(options.models))
+        target = f", target at most {TARGET}: {'MISSED' if missed else 'met'}" if wanted else ""
+        lines.append(
+            f"{policy}: {told} warnings on {count} models, {false} of them false or unreviewed, {refused} refused"
+        )
         lines.append(f"  false warnings per model {share:.2f}{target}")
     print("\n" + "\n".join(lines))
     return missed
