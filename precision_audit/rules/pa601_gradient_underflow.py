@@ -28,14 +28,18 @@ _ENOUGH = 0.01  # of the gradients that matter: less is lost to any rounding
 def check(context: Context) -> Iterator[Finding]:
     training = context.facts.training
     scale = training.scale if training else None
-    if training is None or scale is None or scale.sufficient <= 1:
+    if training is None or scale is None or (scale.sufficient <= 1 and not scale.vanish):
+        return
+    if (
+        FORMATS[scale.format].exponent_bits == FORMATS["fp32"].exponent_bits
+    ):  # what vanishes there vanishes in fp32, too
         return
     gradients = (*training.weight_gradients, *training.activation_gradients)
     seen = bands(gradients, FORMATS[scale.format])
     worst = _worst(training.weight_gradients, scale)
     matters = seen.lost / (seen.lost + seen.held) if seen.lost + seen.held else 1.0
     stalled = worst is not None and worst[1] > 0.5
-    severity: Severity = "warning" if matters > _ENOUGH or stalled else "note"
+    severity: Severity = "warning" if scale.sufficient > 1 and (matters > _ENOUGH or stalled) else "note"
     place = worst[0] if worst is not None and stalled else scale.sufficient_for
     yield found(
         __name__,
@@ -81,6 +85,11 @@ def _evidence(training: Training, scale: LossScale, seen: Bands) -> Evidence:
 
 
 def _remedy(scale: LossScale) -> str:
+    if scale.sufficient <= 1:
+        return (
+            "none is needed for these, which are too small to matter; a torch.amp.GradScaler still guards against "
+            f"smaller ones ({_power(scale.safe)} is the largest safe scale)"
+        )
     return (
         f"torch.amp.GradScaler(device, init_scale={_power(scale.recommended, '2.0**')}): {_power(scale.sufficient)} "
         f"suffices, {_power(scale.safe)} is the largest safe one (margin {scale.margin:g}); or bf16, which needs none"
