@@ -32,7 +32,6 @@ change the model but for values in `step()`, nor apply a gradient twice divided,
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -43,12 +42,14 @@ from torch.optim import Optimizer
 from precision_audit.master_weights.masters import (
     Master,
     Seen,
+    check_optimizer,
     check_saved,
     found_inf,
     in_fp32,
     masters_of,
     numbered,
     refuse_sparse,
+    told,
 )
 from precision_audit.master_weights.scale import checked_scale, inverse
 from precision_audit.records import InputError
@@ -90,7 +91,7 @@ class MasterWeights(Optimizer):
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
     ) -> None:
-        _check_optimizer(optimizer)
+        check_optimizer(optimizer, MasterWeights)
         self._scale = checked_scale(loss_scale, init_scale, growth_factor, backoff_factor, growth_interval)
         self.optimizer = optimizer
         self._masters: list[Master] = []
@@ -137,7 +138,7 @@ class MasterWeights(Optimizer):
         """`loss` times the loss scale, in fp32. Raises `InputError` for what is no float tensor, and for an fp16 loss
         whose own gradient, the scale, fp16 does not hold."""
         if not isinstance(loss, Tensor) or not loss.is_floating_point():
-            raise InputError(f"MasterWeights.scale: expected a loss in a float format, got {_told(loss)}")
+            raise InputError(f"MasterWeights.scale: expected a loss in a float format, got {told(loss)}")
         scale, largest = self.get_scale(), torch.finfo(torch.float16).max
         if loss.dtype == torch.float16 and scale > largest and not self._scale.dynamic:
             raise InputError(
@@ -288,20 +289,3 @@ class MasterWeights(Optimizer):
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-
-
-def _check_optimizer(optimizer: Optimizer) -> None:
-    if not isinstance(optimizer, Optimizer):
-        raise InputError(f"MasterWeights: expected a torch.optim.Optimizer, got {_told(optimizer)}")
-    if isinstance(optimizer, MasterWeights):
-        raise InputError("MasterWeights: the optimizer is wrapped already; wrap it once")
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise InputError(
-            f"MasterWeights: {type(optimizer).__name__} calls a closure for its gradients, which a scaled loss and "
-            "skipped steps do not allow; use an optimizer whose step() needs none"
-        )
-
-
-def _told(value: object) -> str:
-    return f"a {str(value.dtype)[6:]} tensor" if isinstance(value, Tensor) else type(value).__name__

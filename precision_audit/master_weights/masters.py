@@ -6,12 +6,14 @@ when it was taken: the same tensor, not written since. Must never change the hal
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.weak import TensorWeakRef
 
 from precision_audit.records import InputError
@@ -197,3 +199,22 @@ def _home(parameter: Tensor) -> Any:
 
 def _sparse(name: str) -> str:
     return f"the gradient of parameter {name} is sparse; make the layer with sparse=False"
+
+
+def check_optimizer(optimizer: Optimizer, wrapper: type) -> None:
+    """InputError for what cannot be wrapped."""
+    if not isinstance(optimizer, Optimizer):
+        raise InputError(f"MasterWeights: expected a torch.optim.Optimizer, got {told(optimizer)}")
+    if isinstance(optimizer, wrapper):
+        raise InputError("MasterWeights: the optimizer is wrapped already; wrap it once")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InputError(
+            f"MasterWeights: {type(optimizer).__name__} calls a closure for its gradients, which a scaled loss and "
+            "skipped steps do not allow; use an optimizer whose step() needs none"
+        )
+
+
+def told(value: object) -> str:
+    """What a value is, for an error."""
+    return f"a {str(value.dtype)[6:]} tensor" if isinstance(value, Tensor) else type(value).__name__

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from precision_audit.records import Lint, Op, Source
+from precision_audit.records import Graph, Lint, Op, Source
 
 NOTHING_RUN = "no input was run, so confidence is low: findings rest on weights, constants and shapes alone (PROVED)"
 
@@ -78,6 +78,12 @@ def path(file: str) -> str:
         return relative
     _, found, rest = file.rpartition(f"site-packages{os.sep}")
     return rest if found else os.path.basename(file)
+
+
+def own_format(graph: Graph) -> str:
+    """The low format that the model's own parameters are in, "" where they are not."""
+    formats = {op.outputs[0].format for op in graph.ops if op.kind == "parameter"}
+    return next((name for name in ("bf16", "fp16") if name in formats), "")
 
 
 def location(source: Source | None, otherwise: str) -> str:

@@ -32,11 +32,10 @@ def lines(report: Report, verbose: bool = False) -> Iterator[str]:
 
 def _curves(found: Steps, report: Report) -> str:
     steps, low = found.steps, report.plan.low
-    halves = any(op.kind == "parameter" and op.outputs[0].format in ("bf16", "fp16") for op in report.graph.ops)
     how = f" with {found.optimizer}" if found.optimizer else ", weights unchanged"
     plain = [step.plain_loss for step in steps]
     curves = [
-        f"{'as captured' if halves else 'fp32'} {_curve([step.loss for step in steps])}",
+        f"{'as captured' if phrases.own_format(report.graph) else 'fp32'} {_curve([step.loss for step in steps])}",
         f"this plan {_curve([step.converted_loss for step in steps])}",
     ]
     if plain and all(each is not None for each in plain):

@@ -36,7 +36,7 @@ def title(report: Report) -> str:
         rate = dict(training.optimizer.options).get("lr")
         by = training.optimizer.name + (f" (lr {rate:g})" if rate is not None else "")
     losses = f"loss {training.losses[0]:.4g}" + (f" to {training.losses[-1]:.4g}" if training.steps > 1 else "")
-    twin = ", of the model widened to it" if _own_format(report) in _HALVES else ""
+    twin = ", of the model widened to it" if phrases.own_format(report.graph) in _HALVES else ""
     return f"training: {phrases.count(training.steps, 'step')} in fp32{twin}, {by}, {losses}"
 
 
@@ -86,7 +86,7 @@ def update_rows(report: Report) -> list[tuple[str, ...]]:
     assert training is not None
     if not training.updates:
         return []
-    counts = _own_format(report) or report.plan.low
+    counts = phrases.own_format(report.graph) or report.plan.low
     found = [
         (
             "update of",
@@ -119,9 +119,9 @@ def loop(report: Report) -> tuple[str, ...]:
     """The training loop with the scaler, where fp16 is what trains: today's names of torch.amp. A converted module has
     its casts in its graph; under an amp policy the loop is that of torch.autocast; half parameters need masters."""
     scale = report.training.scale if report.training else None
-    half = _own_format(report) == "fp16"
+    half = phrases.own_format(report.graph) == "fp16"
     low = half or any(format == "fp16" for key, format in report.plan.formats if "/" in key)
-    if scale is None or scale.format != "fp16" or not low or _own_format(report) == "bf16":
+    if scale is None or scale.format != "fp16" or not low or phrases.own_format(report.graph) == "bf16":
         return ()
     plain = "cpu" if report.meta.device.startswith("cpu") or report.meta.device == "local" else "cuda"
     device = report.plan.autocast_device or plain
@@ -161,12 +161,6 @@ def _loop_of_masters(start: str) -> tuple[str, ...]:
         "        torch.nn.utils.clip_grad_norm_(optimizer.master_params(), max_norm)",
         "        optimizer.step()  # in fp32, skipped where a gradient is infinite",
     )
-
-
-def _own_format(report: Report) -> str:
-    """The low format that the model's own parameters are in, "" where they are not."""
-    formats = {op.outputs[0].format for op in report.graph.ops if op.kind == "parameter"}
-    return next((name for name in _HALVES if name in formats), "")
 
 
 def _columns(report: Report) -> Iterator[tuple[str, str, float]]:
@@ -254,7 +248,7 @@ def _hopeless(training: Training) -> Iterator[str]:
 def _updates(report: Report, training: Training) -> Iterator[str]:
     if not training.updates:
         return
-    own = _own_format(report)
+    own = phrases.own_format(report.graph)
     name = own or report.plan.low
     if name not in _HALVES:
         return

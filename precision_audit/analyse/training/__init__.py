@@ -2,12 +2,11 @@
 
 Takes a `Lesson` (capture, loss, optimizer, number of steps), the policy (for which values may run low) and batches;
 gives `Training`: gradients of every weight and activation, updates against the weights, optimizer state, the loss scale
-that the policy's low format needs. Steps are taken on a copy: parameters, buffers and random generators of
-the user's are never touched, and no gradient is kept beyond its counts. Nothing is scaled and nothing runs low here:
-what a format would do to these numbers is worked out from them.
+that the policy's low format needs. Steps are taken on a copy: parameters, buffers and random generators of the user's
+are never touched, and no gradient is kept beyond its counts. Nothing is scaled here, and nothing runs low but a second
+optimizer: what a format would do to these numbers is worked out from them.
 
     lessons     how the model is trained: what the user gave, on which capture
-    losses      the scalar that a step descends from
     steps       the run: hooks count every gradient as it is made
     loss_scale  from the gradients' ranges to the scales
     updates     |update| against the spacing of the weights
@@ -54,6 +53,7 @@ def training(
     gradients = (*found.weight_gradients, *found.activation_gradients)
     weights = {each.value for each in found.weight_gradients}
     still = noise(found.weight_gradients) | idle(found.activation_gradients, ranges)
+    held = [each for each in gradients if each.value in low - still]
     computed = {value for op in captured.graph.ops if op.kind not in STATE for value in op.values}
     return (
         Training(
@@ -66,9 +66,7 @@ def training(
             below=found.below,
             updates=found.updates,
             optimizer=found.optimizer,
-            scale=None
-            if found.diverged
-            else loss_scale([each for each in gradients if each.value in low - still], FORMATS[policy.low]),
+            scale=None if found.diverged else loss_scale(held, FORMATS[policy.low]),
         ),
         _lacking(found, lesson),
     )

@@ -28,7 +28,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from precision_audit.analyse.histogram import limits, shares
+from precision_audit.analyse.histogram import shares
 from precision_audit.formats import FORMATS, Format
 from precision_audit.records import LossScale, Range
 from precision_audit.verify.measures import ZERO_GRADIENT
@@ -36,9 +36,8 @@ from precision_audit.verify.measures import ZERO_GRADIENT
 MARGIN = 2.0
 HEADROOM = 2.0**4
 NORMAL_SHARE = 0.99
-_IDLE = (
-    2.0**-28
-)  # a sum that is zero but for rounding in fp32 reached 2^-35, a branch scaled by 1e-6 no less than 2^-22
+# A sum that is zero but for rounding in fp32 reached 2^-35 of the largest, a branch scaled by 1e-6 no less than 2^-22.
+_IDLE = 2.0**-28
 _CARRIED = 1e-3  # of a tensor's sum of squares
 _LARGEST = 2.0**126  # a loss times more than this is itself infinite in fp32
 
@@ -172,11 +171,6 @@ def scaled(gradient: Range, scale: float) -> Range:
         upper=tuple((exponent + shift, numbers) for exponent, numbers in gradient.upper),
         splits=(),
     )
-
-
-def overflows(gradient: Range, format: Format, scale: float) -> bool:
-    """Whether the largest magnitude, scaled, is beyond the format."""
-    return gradient.amax * scale >= limits(format).overflow
 
 
 def _nonzero(gradient: Range) -> int:

@@ -27,8 +27,8 @@ from precision_audit.analyse.training import optimizers
 from precision_audit.analyse.training.low_optimizer import LowOptimizer
 from precision_audit.analyse.training.updates import FORMATS_OF_WEIGHTS, Updates
 from precision_audit.capture import Captured
-from precision_audit.records import InputError, Mode, Optimizer, Plan, Range, Source, Update
-from precision_audit.rewrite import rewrite
+from precision_audit.records import InputError, Optimizer, Range, Source, Update
+from precision_audit.rewrite import unchanged
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.losses import Loss, loss_of
 from precision_audit.verify.runs import Batch
@@ -64,8 +64,7 @@ def taken(
 ) -> Taken | None:
     """Take the steps; None where the model has no loss. `low`: the format that the optimizer is tried in beside."""
     mode = captured.graph.mode
-    empty: dict[Mode, Plan] = {mode: Plan("", mode, "", "", (), ())}
-    module = rewrite({mode: captured}, empty)
+    module = unchanged({mode: captured})
     module.train(mode == "training")
     for index, batch in enumerate(batches):
         check_batch(module, captured.graph, batch, index)
@@ -102,10 +101,10 @@ class _Steps:
         self._trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._optimizer: torch.optim.Optimizer | None = None
         self._source: Source | None = None
+        self._low: LowOptimizer | None = None
         if factory is not None:
             self._optimizer, self._source = optimizers.made(factory, module)
-        tried = factory is not None and low in FORMATS_OF_WEIGHTS
-        self._low = LowOptimizer(factory, module, low) if factory is not None and tried else None
+            self._low = LowOptimizer(factory, module, low) if low in FORMATS_OF_WEIGHTS else None
         self._decay = _decays(self._optimizer)
         self._weights, self._activations = _Gradients(), _Gradients()
         self._updates = {name: Updates(name) for name in self._trained}
@@ -144,9 +143,9 @@ class _Steps:
             optimizer = optimizers.described(self._optimizer, self._source, self._states.records())
             if self._low is not None:
                 optimizer = replace(optimizer, spoiled=self._low.spoiled, spoiled_in=self._low.step_of)
-        made = [node.meta["op_key"] for node in self._module.graph.nodes if "op_key" in node.meta]
-        order = [value for value in self._activations.seen if value.rpartition(":")[0] in made or value in made]
-        order.sort(key=lambda value: made.index(value if value in made else value.rpartition(":")[0]))
+        keys = [node.meta["op_key"] for node in self._module.graph.nodes if "op_key" in node.meta]
+        place = {key: number for number, key in enumerate(keys)}
+        order = sorted(self._activations.seen, key=lambda each: place.get(each, place.get(each.rpartition(":")[0], 0)))
         return Taken(
             losses=tuple(self._losses),
             weight_gradients=self._weights.ranges(list(self._trained)),
