@@ -189,7 +189,7 @@ class _Judge:
             return Refusal(op.key, op.module, rule.backend, f"backend {rule.backend} is not installed")
         default = DEFAULT_RECIPE if DEFAULT_RECIPE in backend.RECIPES else backend.RECIPES[0]
         # judged for the policy's mode also where the graph is the other one, so that both get the same modules
-        found = backend.offer(op, self.graph, rule.recipe or default, self.policy.mode)
+        found = backend.offer(op, self.graph, rule.recipe or default, self.policy.mode, self.hardware)
         if isinstance(found, Refusal):
             return found
         news = [text for text in match.constraints if not any(known.startswith(text) for known in found.constraints)]

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from hypothesis import strategies as st
 
-from precision_audit.plan import cost
+from precision_audit.cost import roofline
 from precision_audit.plan.promotion import PROMOTING
 from tests.sketches import H100, Sketch
 
@@ -46,7 +46,7 @@ class Oracle:
         total = 0.0
         for i, op in enumerate(graph.ops):
             inputs = [self.made[operand.value] for operand in op.operands]
-            total += cost.op_seconds(op, inputs, runs[i], H100, graph.mode) if inputs else 0.0
+            total += roofline.op_seconds(op, inputs, runs[i], H100, graph.mode) if inputs else 0.0
             for operand in op.operands:
                 promoted = runs[i] == "fp32" and self._sure(op, operand.value)
                 if not promoted and not self._reads_any(op, operand):
@@ -59,10 +59,10 @@ class Oracle:
             if self._foldable(graph.ops[self.maker[value]]):
                 stored[self.root[self.maker[value]]] |= needs | ({"fp32"} & {self.pins[self.maker[value]]})
             else:
-                total += sum(cost.cast_seconds(self.made[value], has, to, H100, graph.mode) for to in needs - {has})
+                total += sum(roofline.cast_seconds(self.made[value], has, to, H100, graph.mode) for to in needs - {has})
         for root, needs in stored.items():
             if {"fp32", "bf16"} <= needs:
-                total += cost.copy_seconds(graph.ops[root].outputs[0], "bf16", H100)
+                total += roofline.copy_seconds(graph.ops[root].outputs[0], "bf16", H100)
         return total
 
     def _fact(self, op):

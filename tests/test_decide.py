@@ -41,7 +41,7 @@ class FakeBackend:
         self.asked: list[tuple[str, str, Mode]] = []
         self.constraints = constraints
 
-    def offer(self, op: Op, graph: Graph, recipe: str, mode: Mode) -> Swap | Refusal:
+    def offer(self, op: Op, graph: Graph, recipe: str, mode: Mode, hardware: Hardware) -> Swap | Refusal:
         self.asked.append((op.key, recipe, mode))
         if len(op.operands) < 3:
             return Refusal(op.key, op.module, self.NAME, "it has no bias")

@@ -27,8 +27,8 @@ from precision_audit import ops
 from precision_audit.autocast.dry_run import formats_made
 from precision_audit.autocast.effect import Effect, policy_rows, ruled_effect, table_effect
 from precision_audit.autocast.probing import refuses
+from precision_audit.cost import roofline
 from precision_audit.formats import is_float
-from precision_audit.plan import cost
 from precision_audit.plan.digest import digest
 from precision_audit.plan.promotion import promoted
 from precision_audit.policy.match import Matcher
@@ -130,7 +130,7 @@ class _Walk:
     def casts(self) -> tuple[Cast, ...]:
         """All casts, in the order of their first consumers."""
         return tuple(
-            Cast(value, to, tuple(consumers), cost.cast_bytes(self._captured[value], self._now[value], to))
+            Cast(value, to, tuple(consumers), roofline.cast_bytes(self._captured[value], self._now[value], to))
             for (value, to, _), consumers in self._casts.items()
         )
 

@@ -3,8 +3,9 @@
 A backend is one file here, not beginning with an underscore, with
 
     NAME                             as policies write it (`backend: torchao`)
-    RECIPES                          the recipes it knows, by the library's own names
-    offer(op, graph, recipe, mode)   a `Swap`, or a `Refusal` with the reason; reads records only, imports no library
+    RECIPES                          the recipes it knows, by the library's own names: rows of `recipes.RECIPES`
+    offer(op, graph, recipe, mode, hardware)
+                                     a `Swap`, or a `Refusal` with the reason; reads records only, imports no library
     build(linear, swap)              the module that takes the linear's place, over the very same parameters
 
 Adding a file adds a backend. Importing this package imports none of the libraries behind them.
@@ -19,7 +20,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, cast
 
-from precision_audit.records import Graph, InputError, Mode, Op, Refusal, Swap
+from precision_audit.records import Graph, Hardware, InputError, Mode, Op, Refusal, Swap
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +32,7 @@ class Backend(Protocol):
     NAME: str
     RECIPES: tuple[str, ...]
 
-    def offer(self, op: Op, graph: Graph, recipe: str, mode: Mode) -> Swap | Refusal: ...
+    def offer(self, op: Op, graph: Graph, recipe: str, mode: Mode, hardware: Hardware) -> Swap | Refusal: ...
 
     def build(self, linear: nn.Linear, swap: Swap) -> nn.Module: ...
 

@@ -27,22 +27,22 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from precision_audit import recipes
 from precision_audit.backends._linear import PLAIN, Linear, describe
 from precision_audit.divisible import divisible, symbols
-from precision_audit.records import Graph, InputError, Mode, Op, Refusal, Swap
+from precision_audit.records import Graph, Hardware, InputError, Mode, Op, Refusal, Swap
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 NAME = "torchao"
-RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+RECIPES = recipes.of_backend(NAME)
 
-_MULTIPLE = 16  # CUDA's _scaled_mm, both inner and outer dimensions
 _FP8_CAPABILITY = (8, 9)  # Ada; below it _scaled_mm raises
 
 
-def offer(op: Op, graph: Graph, recipe: str, mode: Mode) -> Swap | Refusal:
+def offer(op: Op, graph: Graph, recipe: str, mode: Mode, hardware: Hardware) -> Swap | Refusal:
     """A `Swap` with the conditions that symbolic sizes must meet, or a `Refusal` naming dimension and value."""
     assert recipe in RECIPES, f"recipe {recipe!r} was validated with the policy"
     linear = describe(op, graph)
@@ -104,20 +104,22 @@ def _sizes(linear: Linear, recipe: str, mode: Mode) -> tuple[list[str], list[str
     """What makes the linear impossible, and what symbolic sizes must keep to."""
     problems: list[str] = []
     constraints: list[str] = []
-    inner = mode == "training" and recipe != "rowwise_with_gw_hp"
-    for name, size in (("K", linear.k), ("N", linear.n)):
-        found = divisible(size, _MULTIPLE)
+    row = recipes.recipe(NAME, recipe)
+    k, n, m = row.multiple_training if mode == "training" else row.multiple
+    inner = mode == "training" and row.products[2]
+    for name, size, multiple in (("K", linear.k, k), ("N", linear.n, n)):
+        found = divisible(size, multiple)
         if found.verdict == "never":
-            problems.append(f"{name}={size} is not a multiple of {_MULTIPLE}")
+            problems.append(f"{name}={size} is not a multiple of {multiple}")
         elif found.condition:
             constraints.append(found.condition)
     if inner:
-        found = divisible(linear.m, _MULTIPLE)
+        found = divisible(linear.m, m)
         if found.verdict == "never":
             cure = "; rowwise_with_gw_hp does without" if not problems else ""
-            problems.append(f"M={linear.m} is not a multiple of {_MULTIPLE}, as backward needs{cure}")
+            problems.append(f"M={linear.m} is not a multiple of {m}, as backward needs{cure}")
         elif found.condition:
-            breaks = f" (the example's M={linear.m_example} breaks it)" if linear.m_example % _MULTIPLE else ""
+            breaks = f" (the example's M={linear.m_example} breaks it)" if linear.m_example % m else ""
             constraints.append(f"{found.condition} in backward, last batch included{breaks}")
     _empty(linear, recipe, inner, problems, constraints)
     return problems, constraints

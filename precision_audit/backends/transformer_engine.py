@@ -19,30 +19,23 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
+from precision_audit import recipes
 from precision_audit.backends._linear import Linear, describe
 from precision_audit.divisible import divisible
-from precision_audit.records import Graph, InputError, Mode, Op, Refusal, Swap
+from precision_audit.records import Graph, Hardware, InputError, Mode, Op, Refusal, Swap
 
 if TYPE_CHECKING:
     from torch import nn
 
 NAME = "transformer_engine"
 
-# Multiples that (K, N, M) must be, forward only and in training.
-_SIZES = {
-    "DelayedScaling": ((16, 8, 8), (16, 16, 16)),
-    "Float8CurrentScaling": ((16, 8, 8), (16, 16, 16)),
-    "Float8BlockScaling": ((128, 128, 128), (128, 128, 128)),  # as documented: blocks of 128
-    "MXFP8BlockScaling": ((32, 32, 32), (32, 32, 32)),
-    "NVFP4BlockScaling": ((16, 16, 16), (16, 16, 16)),
-}
-RECIPES = tuple(_SIZES)
+RECIPES = recipes.of_backend(NAME)
 
 # Extra `te`: the Python package and its compiled torch binding. The first alone cannot be imported.
 _PACKAGES = ("transformer_engine", "transformer_engine_torch")
 
 
-def offer(op: Op, graph: Graph, recipe: str, mode: Mode) -> Swap | Refusal:
+def offer(op: Op, graph: Graph, recipe: str, mode: Mode, hardware: Hardware) -> Swap | Refusal:
     """A `Refusal` that names what stands against the linear, else what is missing here."""
     assert recipe in RECIPES, f"recipe {recipe!r} was validated with the policy"
     linear = describe(op, graph)
@@ -63,8 +56,8 @@ def build(linear: nn.Linear, swap: Swap) -> nn.Module:
 def _sizes(linear: Linear, recipe: str, mode: Mode) -> tuple[list[str], list[str]]:
     problems: list[str] = []
     constraints: list[str] = []
-    forward, training = _SIZES[recipe]
-    needed = training if mode == "training" else forward
+    row = recipes.recipe(NAME, recipe)
+    needed = row.multiple_training if mode == "training" else row.multiple
     for name, size, multiple in zip("KNM", (linear.k, linear.n, linear.m), needed, strict=True):
         found = divisible(size, multiple)
         if found.verdict == "never":

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from precision_audit.cost import roofline
 from precision_audit.formats import is_float
-from precision_audit.plan import cost
 from precision_audit.plan.charging import Charged, Prices, charge
 from precision_audit.plan.cut import solve
 from precision_audit.plan.digest import digest
@@ -189,7 +189,7 @@ class _Seconds:
         self._tensors: dict[str, Tensor] = {
             value: tensor for op in graph.ops for value, tensor in zip(op.values, op.outputs, strict=True)
         }
-        self._compute = cost.compute_format(policy)
+        self._compute = roofline.compute_format(policy)
         self.same = alike(graph)
         self.swapped: set[str] = set()
         self._known: dict[tuple[int, str], float] = {}  # by the number of ops that are alike
@@ -205,12 +205,12 @@ class _Seconds:
         if sort not in self._known:
             compute = self._compute if format_ == self._policy.high else ""
             inputs, mode = self._inputs(position), self._graph.mode
-            self._known[sort] = cost.op_seconds(op, inputs, format_, self._hardware, mode, compute=compute)
+            self._known[sort] = roofline.op_seconds(op, inputs, format_, self._hardware, mode, compute=compute)
         return self._known[sort]
 
     def fp8(self, position: int) -> float:
         op = self._graph.ops[position]
-        return cost.fp8_seconds(op, self._inputs(position), self._policy.low, self._hardware, self._graph.mode)
+        return roofline.fp8_seconds(op, self._inputs(position), self._policy.low, self._hardware, self._graph.mode)
 
     def predicted(
         self, reads: Readings, runs: Sequence[str], casts: Iterable[Cast], folds: Iterable[Fold]
@@ -248,7 +248,7 @@ class _Seconds:
         return [self._tensors[operand.value] for operand in operands if operand.value in self._tensors]
 
     def _cast(self, tensor: Tensor, source: str, target: str) -> float:
-        return cost.cast_seconds(tensor, source, target, self._hardware, self._graph.mode)
+        return roofline.cast_seconds(tensor, source, target, self._hardware, self._graph.mode)
 
     def _copy(self, tensor: Tensor, format_: str) -> float:
-        return cost.copy_seconds(tensor, format_, self._hardware)
+        return roofline.copy_seconds(tensor, format_, self._hardware)

@@ -127,7 +127,7 @@ def _fold(fold: Fold) -> dict[str, object]:
 
 
 def _swap(swap: Swap) -> dict[str, object]:
-    names = ("op", "module", "backend", "recipe", "k", "n", "m", "constraints")
+    names = ("op", "module", "backend", "recipe", "k", "n", "m", "constraints", "kind", "covers")
     return {name: getattr(swap, name) for name in names}
 
 
@@ -212,12 +212,16 @@ class _Reader:
         )
 
     def _swap(self, node: yaml.Node) -> Swap:
-        names = ("op", "module", "backend", "recipe", "k", "n", "m", "constraints")
+        names = ("op", "module", "backend", "recipe", "k", "n", "m", "constraints", "kind", "covers")
         fields = self.mapping(node, "swap", names, required=names[:4])
         sizes = [self._size(fields[name]) if name in fields else 0 for name in "knm"]
         words = [self.text(fields[name], name) for name in names[:4]]
         found = self.each(fields, "constraints", lambda item: self.text(item, "constraints"))
-        return Swap(words[0], words[1], words[2], words[3], sizes[0], sizes[1], sizes[2], found)
+        kind = self.text(fields["kind"], "kind") if "kind" in fields else "Float8Linear"
+        covers = self.each(fields, "covers", lambda item: self.text(item, "covers"))
+        return Swap(
+            words[0], words[1], words[2], words[3], sizes[0], sizes[1], sizes[2], found, kind=kind, covers=covers
+        )
 
     def _refusal(self, node: yaml.Node) -> Refusal:
         names = ("op", "module", "backend", "reason")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from precision_audit.cost import roofline
 from precision_audit.formats import bytes_of, is_float
-from precision_audit.plan import cost
 from precision_audit.plan.labelling import CAPTURED, Labels
 from precision_audit.plan.promotion import promoted, promotes, writes_in_place
 from precision_audit.plan.reading import Reader, Readings, promoting_operands
@@ -75,7 +75,7 @@ class _Placer:
             copy = len(others) > 1 or any(op.outputs[0].format in each for each in formats.values())
             for to in others:
                 consumers = tuple(formats[op.key].get(to, ()))
-                size = cost.elements(op.outputs[0]) * bytes_of(to)
+                size = roofline.elements(op.outputs[0]) * bytes_of(to)
                 if consumers or not copy:
                     first = op.key == next(name for name in names if not copy or formats[name].get(to))
                     found.append(Fold(op.key, to, consumers, copy, int(size) if copy and first else 0))
@@ -95,7 +95,7 @@ class _Placer:
         for reader in stretch:
             to = self._need(value, reader)
             if to and to != made:
-                found.setdefault(to, _Shared(value, to, cost.cast_bytes(tensor, made, to))).readers.append(reader)
+                found.setdefault(to, _Shared(value, to, roofline.cast_bytes(tensor, made, to))).readers.append(reader)
         return [found[to] for to in sorted(found)]
 
     def _made(self, value: str) -> str:

@@ -12,12 +12,26 @@ the state dict. Keys of computed ops contain a slash, the others never do.
 
 from __future__ import annotations
 
+from precision_audit.records.cost import Cost, Layer, Memory, ModuleCost, OpCost, Padding
 from precision_audit.records.facts import NO_FACTS, Facts
 from precision_audit.records.findings import Evidence, Finding, Suppression
 from precision_audit.records.graph import CustomFunction, Graph, Op, Operand, Source, Tensor
-from precision_audit.records.measured import Backward, Beside, Flip, Inner, Range, Rerun, Share, Tf32, Trap
+from precision_audit.records.hardware import Certainty, Hardware, Rate, Unit
+from precision_audit.records.measured import (
+    Backward,
+    Beside,
+    Flip,
+    Inner,
+    Quantised,
+    Range,
+    Rerun,
+    Scaled,
+    Share,
+    Tf32,
+    Trap,
+)
 from precision_audit.records.plan import Cast, Decision, Fold, Plan, Predicted, Refusal, Swap
-from precision_audit.records.policy import Hardware, Policy, Predicate, Rule
+from precision_audit.records.policy import Policy, Predicate, Rule
 from precision_audit.records.report import Lint, Meta, Report
 from precision_audit.records.training import Accumulated, LossScale, Optimizer, OptimizerState, Training, Update
 from precision_audit.records.verification import Comparison, Step, Steps, Verification
@@ -31,7 +45,9 @@ __all__ = [
     "Basis",
     "Beside",
     "Cast",
+    "Certainty",
     "Comparison",
+    "Cost",
     "CustomFunction",
     "Decision",
     "Evidence",
@@ -43,23 +59,31 @@ __all__ = [
     "Hardware",
     "Inner",
     "InputError",
+    "Layer",
     "Lint",
     "LossScale",
+    "Memory",
     "Meta",
     "Mode",
+    "ModuleCost",
     "Op",
+    "OpCost",
     "Operand",
     "Optimizer",
     "OptimizerState",
+    "Padding",
     "Plan",
     "Policy",
     "Predicate",
     "Predicted",
+    "Quantised",
     "Range",
+    "Rate",
     "Refusal",
     "Report",
     "Rerun",
     "Rule",
+    "Scaled",
     "Severity",
     "Share",
     "Source",
@@ -71,6 +95,7 @@ __all__ = [
     "Tf32",
     "Training",
     "Trap",
+    "Unit",
     "Update",
     "Verdict",
     "Verification",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from precision_audit.records.findings import Suppression
 from precision_audit.records.graph import CustomFunction, Source
-from precision_audit.records.measured import Backward, Beside, Flip, Inner, Range, Rerun, Share, Tf32, Trap
+from precision_audit.records.measured import Backward, Beside, Flip, Inner, Quantised, Range, Rerun, Share, Tf32, Trap
 from precision_audit.records.training import Accumulated, Training
 
 
@@ -35,6 +35,7 @@ class Facts:
     again: tuple[Rerun, ...] = ()  # beside, with the remedies of what was found kept; where elements were lost only
     backward: tuple[Backward, ...] = ()
     functions: tuple[CustomFunction, ...] = ()  # those of the graph, measured
+    quantised: tuple[Quantised, ...] = ()  # every linear under every scheme, on the example
 
 
 NO_FACTS = Facts()

@@ -147,3 +147,30 @@ class Rerun:
     kept: tuple[str, ...]  # op keys
     beside: tuple[Beside, ...]
     flips: tuple[Flip, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """One operand of a linear under one quantisation: its scale and what the format makes of it. Over all scales of the
+    operand (per row or block) where there are several: the largest amax, the smallest scale."""
+
+    operand: Literal["input", "weight", "gradient"]
+    format: str
+    amax: float
+    scale: float  # largest finite value of the format over amax; 0.0 where amax is zero
+    headroom: float  # largest magnitude over the median of the others, in powers of two
+    flushed: float  # share of the non-zero elements that are zero after scaling and rounding
+    saturated: float  # share beyond the format without any scale
+    outliers: float  # share above 6 standard deviations
+    zero_groups: float  # share of scale groups whose amax is zero
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """x·W transposed of one linear with both operands quantised one way, against the same product in the captured
+    format, on the example: relative L2. `scheme` is a name of `quantise.SCHEMES`."""
+
+    op: str
+    scheme: str
+    error: float
+    operands: tuple[Scaled, ...] = ()

@@ -25,8 +25,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """A linear that becomes another module at the same path. `constraints` are conditions on symbolic sizes that the
-    user must keep (`B % 16 == 0 in backward`)."""
+    """A linear that becomes another module at the same path, or (`covers`) several ops that become one with it.
+    `constraints` are conditions on symbolic sizes that the user must keep (`B % 16 == 0 in backward`)."""
 
     op: str
     module: str
@@ -37,6 +37,8 @@ class Swap:
     m: int | str
     constraints: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # what the user should know of this swap: tied weight, called twice, frozen
+    kind: str = "Float8Linear"  # the class that takes the place, as its library calls it
+    covers: tuple[str, ...] = ()  # further ops that it computes: a norm before, an activation and a linear after
 
 
 @dataclass(frozen=True, slots=True)

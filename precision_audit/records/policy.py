@@ -1,4 +1,4 @@
-"""What a policy asks for, and the device that it is for."""
+"""What a policy asks for."""
 
 from __future__ import annotations
 
@@ -62,17 +62,3 @@ class Policy:
         """Whether any op may leave the high format."""
         high = (f"keep-{self.high}", f"pin:{self.high}")
         return self.low != self.high and any(rule.classification not in high for rule in self.rules)
-
-
-@dataclass(frozen=True, slots=True)
-class Hardware:
-    """One device. Peaks in FLOP/s by format, bandwidth in byte/s, launch in seconds per kernel."""
-
-    name: str
-    title: str
-    capability: str
-    peaks: tuple[tuple[str, float], ...]
-    bandwidth: float
-    launch: float
-    source: str
-    kernels: str = "cuda"  # column of the op table that says which kernels exist: "cuda" or "cpu"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from precision_audit.records.cost import Cost
 from precision_audit.records.facts import NO_FACTS, Facts
 from precision_audit.records.findings import Finding
 from precision_audit.records.graph import Graph
@@ -49,6 +50,7 @@ class Report:
     autocast_casts: int = 0  # casts torch.autocast would make on the same graph
     next_steps: tuple[str, ...] = field(default=())
     training: Training | None = None
+    cost: Cost | None = None
     facts: Facts = field(default=NO_FACTS, metadata={"written": False})  # what the findings rest on; in no file
 
 

@@ -12,10 +12,13 @@ from torch import Tensor, nn
 
 from precision_audit.backends.torchao_float8 import is_swapped, offer
 from precision_audit.capture import capture
+from precision_audit.hardware import device
 from precision_audit.records import Plan, Refusal, Swap
 from precision_audit.rewrite import rewrite
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.device_shapes import check_shapes
+
+H100 = device("h100")
 
 
 class Scaled(nn.Linear):
@@ -105,7 +108,7 @@ def test_of_captured_modules(everything: Any, module: str) -> None:
     linears = [op for op in graph.ops if op.op == "linear" and op.module == module]
     assert linears
     for op in linears:
-        found, expected = offer(op, graph, "rowwise", "training"), EXPECTED[module]
+        found, expected = offer(op, graph, "rowwise", "training", H100), EXPECTED[module]
         if isinstance(expected, str):
             assert isinstance(found, Refusal)
             assert found.reason.startswith(expected)
@@ -123,7 +126,7 @@ def test_every_linear_is_decided(everything: Any) -> None:
 
 def test_what_is_offered_is_swapped_trains_and_fits_cuda(everything: Any) -> None:
     graph = everything.graph
-    offers = [offer(op, graph, "rowwise", "training") for op in graph.ops if op.op == "linear"]
+    offers = [offer(op, graph, "rowwise", "training", H100) for op in graph.ops if op.op == "linear"]
     swaps = tuple(each for each in offers if isinstance(each, Swap))
     formats = tuple((op.key, "fp32") for op in graph.ops if "/" in op.key)
     plan = Plan("hand", "training", "fp32", "bf16", formats, (), swaps=swaps)

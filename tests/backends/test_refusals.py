@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from precision_audit.backends.torchao_float8 import RECIPES, offer
+from precision_audit.hardware import device
 from precision_audit.records import Graph, Op, Refusal, Swap
 from tests.backends.graphs import entering, graph, linear, other, sized, state
+
+H100 = device("h100")
 
 X = entering((16, 64), (16, 64))
 W, B = state("fc.weight", (48, 64)), state("fc.bias", (48,))
@@ -125,7 +128,7 @@ REFUSED = {
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_refusals_say_why(name: str, recipe: str) -> None:
     (op, records), words = REFUSED[name]
-    found = offer(op, records, recipe, "training")
+    found = offer(op, records, recipe, "training", H100)
     assert isinstance(found, Refusal)
     assert words in found.reason
 
@@ -179,7 +182,7 @@ ACCEPTED = {
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_accepted_with_notes(name: str) -> None:
     (op, records), notes = ACCEPTED[name]
-    found = offer(op, records, "rowwise", "training")
+    found = offer(op, records, "rowwise", "training", H100)
     assert isinstance(found, Swap)
     assert found.notes == notes
     assert (found.k, found.n) == (64, 48)
@@ -187,6 +190,6 @@ def test_accepted_with_notes(name: str) -> None:
 
 def test_the_last_graph_is_kept_by_identity_not_by_name() -> None:
     first, second = sized(k=64), sized(k=100)
-    assert isinstance(offer(*first, "rowwise", "training"), Swap)
-    assert isinstance(offer(*second, "rowwise", "training"), Refusal)
-    assert isinstance(offer(*first, "rowwise", "training"), Swap)
+    assert isinstance(offer(*first, "rowwise", "training", H100), Swap)
+    assert isinstance(offer(*second, "rowwise", "training", H100), Refusal)
+    assert isinstance(offer(*first, "rowwise", "training", H100), Swap)

@@ -9,9 +9,12 @@ from torch import nn
 from precision_audit import backends
 from precision_audit.backends import torchao_float8
 from precision_audit.backends.torchao_float8 import RECIPES, build, is_swapped, match_device, offer
+from precision_audit.hardware import device
 from precision_audit.records import InputError, Mode, Refusal, Swap
 from tests.backends.graphs import LINEAR, sized
 from tests.backends.swapped import Small, swap_for
+
+H100 = device("h100")
 
 # offer: sizes ------------------------------------------------------------------------------------------------------
 
@@ -45,7 +48,7 @@ SIZES = [
 def test_sizes_decide_and_are_named(recipe: str, mode: Mode, shape: tuple[int, int, int], words: str) -> None:
     k, n, m = shape
     op, records = sized(k, n, (m,), (m,))
-    found = offer(op, records, recipe, mode)
+    found = offer(op, records, recipe, mode, H100)
     if words:
         assert isinstance(found, Refusal)
         assert words in found.reason
@@ -83,14 +86,14 @@ def test_open_sizes_become_constraints(
     recipe: str, mode: Mode, lead: tuple[int | str, ...], hint: tuple[int, ...], constraints: tuple[str, ...]
 ) -> None:
     op, records = sized(lead=lead, hint=hint, symbols=(("B", 4), ("T", 8), ("u0", 1)))
-    found = offer(op, records, recipe, mode)
+    found = offer(op, records, recipe, mode, H100)
     assert isinstance(found, Swap)
     assert found.constraints == constraints
 
 
 def test_a_size_that_can_never_fit_is_refused() -> None:
     op, records = sized(lead=("2*B + 1",), hint=(9,), symbols=(("B", 4),))
-    found = offer(op, records, "rowwise", "training")
+    found = offer(op, records, "rowwise", "training", H100)
     assert isinstance(found, Refusal)
     assert found.reason.startswith("M=2*B + 1 is not a multiple of 16")
 

@@ -10,8 +10,11 @@ from torch import nn
 
 from precision_audit.backends import transformer_engine
 from precision_audit.backends.transformer_engine import RECIPES, build, offer
+from precision_audit.hardware import device
 from precision_audit.records import InputError, Mode, Refusal, Swap
 from tests.backends.graphs import entering, graph, linear, sized, state
+
+H100 = device("h100")
 
 # recipe, mode, (K, N, M) → the words after which nothing else stands against the linear
 SIZES = [
@@ -38,7 +41,7 @@ def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sizes_by_recipe(recipe: str, mode: Mode, shape: tuple[int, int, int], words: str) -> None:
     k, n, m = shape
     op, records = sized(k, n, (m,), (m,))
-    found = offer(op, records, recipe, mode)
+    found = offer(op, records, recipe, mode, H100)
     assert isinstance(found, Refusal)
     assert found.backend == "transformer_engine"
     assert words in found.reason
@@ -51,15 +54,15 @@ def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     op, records = sized()
     monkeypatch.setattr(transformer_engine, "_PACKAGES", ("torch",))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "there is no CUDA device here" in offer(op, records, "DelayedScaling", "training").reason  # type: ignore[union-attr]
+    assert "there is no CUDA device here" in offer(op, records, "DelayedScaling", "training", H100).reason  # type: ignore[union-attr]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert "does not build it" in offer(op, records, "DelayedScaling", "training").reason  # type: ignore[union-attr]
+    assert "does not build it" in offer(op, records, "DelayedScaling", "training", H100).reason  # type: ignore[union-attr]
 
 
 @pytest.mark.usefixtures("not_installed")
 def test_open_sizes_are_stated() -> None:
     op, records = sized(lead=("B",), hint=(64,), symbols=(("B", 64),))
-    found = offer(op, records, "DelayedScaling", "training")
+    found = offer(op, records, "DelayedScaling", "training", H100)
     assert isinstance(found, Refusal)
     assert found.reason.startswith("te.Linear with DelayedScaling would be chosen where B % 16 == 0, but ")
 
@@ -67,7 +70,7 @@ def test_open_sizes_are_stated() -> None:
 def test_a_functional_linear_is_refused_before_all_else() -> None:
     op = linear("attn", "attn.in_proj_weight", "", module_type="torch.nn.modules.activation.MultiheadAttention")
     records = graph(entering((16, 64), (16, 64)), state("attn.in_proj_weight", (192, 64)), op)
-    found = offer(op, records, "DelayedScaling", "training")
+    found = offer(op, records, "DelayedScaling", "training", H100)
     assert isinstance(found, Refusal)
     assert found.reason.startswith("functional linear")
 

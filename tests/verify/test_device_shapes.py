@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 
 from precision_audit.backends.torchao_float8 import RECIPES, build, offer
+from precision_audit.hardware import device
 from precision_audit.records import Swap
 from precision_audit.verify.device_shapes import check_shapes, on_meta
 from tests.backends.graphs import sized
 from tests.backends.swapped import Small, swap_for, swapped_net
+
+H100 = device("h100")
 
 # (K, N, M), backward?, recipe → the words of CUDA's rule
 META = [
@@ -50,7 +53,7 @@ def test_offer_agrees_with_the_device(m: int, recipe: str, k: int, n: int) -> No
     module = Small(k, n)
     module.fc = build(module.fc, swap_for(recipe))  # type: ignore[assignment]
     op, records = sized(k, n, (m,), (m,))
-    taken = isinstance(offer(op, records, recipe, "training"), Swap)
+    taken = isinstance(offer(op, records, recipe, "training", H100), Swap)
     assert taken == (check_shapes(module, (torch.randn(m, k),)) == "pass")
 
 

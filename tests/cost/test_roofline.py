@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from precision_audit.hardware import device
-from precision_audit.plan.cost import (
+from precision_audit.cost.roofline import (
     cast_bytes,
     cast_seconds,
     compute_format,
@@ -16,6 +15,7 @@ from precision_audit.plan.cost import (
     op_seconds,
     peak_of,
 )
+from precision_audit.hardware import device
 from precision_audit.records import Hardware, Op, Operand, Policy, Tensor
 
 # Round numbers: 1 TFLOP/s in fp32, 10 in bf16, 1 GB/s, 1 µs.
