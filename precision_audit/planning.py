@@ -49,9 +49,9 @@ def planned(
     if remedies:
         decided = spared(decide(graph, policy, hardware, offered, remedies, facts), graph, policy, facts)
     # The other mode of a training conversion gets a plan of its own.
-    given = (
-        _checked(committed, graph, policy, hardware) if committed is not None and committed.mode == graph.mode else None
-    )
+    given = None
+    if committed is not None and committed.mode == graph.mode:
+        given = _checked(committed, graph, policy, hardware)
     if policy.autocast:
         decisions, made = autocast.propagate(graph, policy)
         made = given or made

@@ -92,9 +92,6 @@ def _row(name: str, entry: dict[str, Any]) -> Hardware:
         memory=entry["memory"] * _GIBI,
         units=tuple(units.items()),
         certainty=_certainty(entry),
-            *((figure, said.get(figure, "high")) for figure in figures),
-            ("launch", said.get("launch", "assumed")),
-        ),
         encoding=entry.get("encoding", ""),
         notes=tuple(entry.get("notes", ())),
     )
