@@ -7,8 +7,8 @@ encoding on MI300X, which reads other numbers from the same bytes. A format that
 Why it is a hazard: a recipe that is lacking falls back silently or raises at the first step on the target, hours after
 the run on another machine passed. What is emulated runs, and is no faster. `torch.cuda.is_bf16_supported()` says True
 on V100 and T4: it counts emulation unless asked with `including_emulation=False`.
-What to do: plan for a device that has it (`--device`), or ask for what this one has: `precision-audit list devices NAME`
-lists its formats and recipes. Volta and Turing have tensor cores for fp16.
+What to do: plan for a device that has it (`--device`), or ask for what this one has: `precision-audit list devices
+NAME` lists its formats and recipes. Volta and Turing have tensor cores for fp16.
 References: NVIDIA's tables of compute capabilities; capability checks of torch's `_scaled_mm` and TransformerEngine's
 `quantization.py`; pytorch issue 192707; TransformerEngine issues 2255, 2304, 2372; OCP 8-bit floating point
 specification.
@@ -173,9 +173,7 @@ def _encoding(context: Context) -> Iterator[Finding]:
         numbers = (("tensors", float(len(stored))),)
         yield found(__name__, "warning", op, text, Evidence("PROVED", context.hardware.source, numbers), remedy=remedy)
     elif context.swaps:
-        text = (
-            f"fp8 on {where} is the fnuz encoding, largest e4m3 240 → fp8 checkpoints of other GPUs must be converted"
-        )
+        text = f"fp8 on {where} is fnuz, largest e4m3 240 → fp8 checkpoints of other GPUs must be converted"
         evidence = Evidence("PROVED", context.hardware.source)
         yield found(__name__, "note", None, text, evidence, remedy=remedy, of="encoding")
 
