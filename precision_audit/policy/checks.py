@@ -204,8 +204,8 @@ def _check_class(rule: Rule, policy: Policy) -> None:
 
 
 def _check_recipes(policy: Policy, root: Node) -> None:
-    """A device and a recipe of one policy that cannot go together. Without `device` there is nothing to contradict; of a
-    `--device` that lacks the recipe, PA404 speaks."""
+    """A device and a recipe of one policy that cannot go together. Without `device` there is nothing to contradict; of
+    a `--device` that lacks the recipe, PA404 speaks."""
     if policy.device in ("", "local"):
         return
     from precision_audit.hardware import device
