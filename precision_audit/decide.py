@@ -22,6 +22,7 @@ from types import MappingProxyType
 from precision_audit import ops, rules
 from precision_audit.backends import Backend
 from precision_audit.formats import is_float
+from precision_audit.hardware.recipes import chosen, conditions, lacking
 from precision_audit.policy.match import STATE, Match, Matcher
 from precision_audit.records import (
     NO_FACTS,
@@ -38,8 +39,6 @@ from precision_audit.records import (
     Swap,
     Tensor,
 )
-
-DEFAULT_RECIPE = "rowwise"  # closest to bf16 of torchao's recipes that are fp8 in every product
 
 _FIXED: Mapping[str, str] = {
     "explicit cast": "the model itself sets this format",
@@ -181,19 +180,21 @@ class _Judge:
         return self._made(op, match.rule.classification, to, _stated(match), match)
 
     def _offer(self, op: Op, match: Match) -> Swap | Refusal:
-        rule, fp8 = match.rule, [name for name, _ in self.hardware.peaks if name.startswith("fp8")]
-        if self.hardware.kernels == "cuda" and self.hardware.peaks and not fp8:
-            return Refusal(op.key, op.module, rule.backend, f"{self.hardware.name} has no fp8 arithmetic")
+        rule = match.rule
         backend = self.backends.get(rule.backend)
         if backend is None:
             return Refusal(op.key, op.module, rule.backend, f"backend {rule.backend} is not installed")
-        default = DEFAULT_RECIPE if DEFAULT_RECIPE in backend.RECIPES else backend.RECIPES[0]
+        recipe = chosen(rule.backend, rule.recipe, self.hardware)
+        lacks = lacking(recipe, self.hardware)
+        if lacks:
+            return Refusal(op.key, op.module, rule.backend, lacks)
         # judged for the policy's mode also where the graph is the other one, so that both get the same modules
-        found = backend.offer(op, self.graph, rule.recipe or default, self.policy.mode, self.hardware)
+        found = backend.offer(op, self.graph, recipe.name, self.policy.mode, self.hardware)
         if isinstance(found, Refusal):
             return found
         news = [text for text in match.constraints if not any(known.startswith(text) for known in found.constraints)]
-        return replace(found, constraints=(*found.constraints, *news))
+        notes = (*found.notes, *conditions(recipe, self.hardware))
+        return replace(found, constraints=(*found.constraints, *news), notes=notes)
 
     def _refuse(self, refusal: Refusal) -> str:
         self.refusals.append(refusal)

@@ -49,7 +49,9 @@ def planned(
     if remedies:
         decided = spared(decide(graph, policy, hardware, offered, remedies, facts), graph, policy, facts)
     # The other mode of a training conversion gets a plan of its own.
-    given = _checked(committed, graph, policy) if committed is not None and committed.mode == graph.mode else None
+    given = None
+    if committed is not None and committed.mode == graph.mode:
+        given = _checked(committed, graph, policy, hardware)
     if policy.autocast:
         decisions, made = autocast.propagate(graph, policy)
         made = given or made
@@ -121,8 +123,8 @@ def _overridden(findings: Iterable[Finding], decisions: Iterable[Decision]) -> t
     return tuple(replace(finding, overridden=by(finding)) for finding in kept)
 
 
-def _checked(committed: Plan, graph: Graph, policy: Policy) -> Plan:
-    problems = plan_file.check(committed, graph, policy)
+def _checked(committed: Plan, graph: Graph, policy: Policy, hardware: Hardware) -> Plan:
+    problems = plan_file.check(committed, graph, policy, hardware)
     if problems:
         raise InputError(
             f"the plan does not fit this model: {problems[0]}"

@@ -31,8 +31,10 @@ class Recipe:
     modes: tuple[Mode, ...]
     minimum: str = ""  # lowest CUDA capability, "8.9"; "" for any
     below: str = ""  # first capability that is refused again
+    beyond: str = ""  # what stands against it from `below` on
     only: tuple[str, ...] = ()  # the only capabilities, where not a range
     rocm: tuple[str, ...] = ()  # AMD architectures that have it
+    asks: tuple[tuple[str, str], ...] = ()  # what must be known beside, by the capability it holds of; "" for all
     stored: bool = False  # weights are kept quantised (inference), not quantised in every step
     activations: bool = True  # the input is quantised too; false for weights only
     gradient: str = ""  # format of the quantised gradient
@@ -42,6 +44,9 @@ class Recipe:
 _TORCHAO = "torchao float8; torch's _scaled_mm"
 _TE = "TransformerEngine 2.20, pytorch/quantization.py and docs"
 _AMD = ("gfx942", "gfx950", "gfx1200", "gfx1201")
+_NO_ROWWISE = "its kernel is missing there (pytorch issue 192707)"
+_NO_HADAMARD = "its random Hadamard transform fails there, though TransformerEngine lets it through (issues 2255, 2372)"
+_THROUGH_MX = "runs as MXFP8 there"
 _BOTH: tuple[Mode, ...] = ("training", "inference")
 _TRAINING: tuple[Mode, ...] = ("training",)
 _INFERENCE: tuple[Mode, ...] = ("inference",)
@@ -53,22 +58,31 @@ _ROWS = (
     Recipe("torchao", "tensorwise", "fp8_tensorwise", "fp8", _ALL, (16, 16, 1), (16, 16, 16), _BOTH,
            minimum="8.9", rocm=_AMD, gradient="fp8_e5m2", source=_TORCHAO),
     Recipe("torchao", "rowwise", "fp8_rowwise", "fp8", _ALL, (16, 16, 1), (16, 16, 16), _BOTH,
-           minimum="8.9", below="12.0", rocm=_AMD, gradient="fp8_e4m3fn", source=f"{_TORCHAO}; pytorch issue 192707"),
+           minimum="8.9", below="12.0", beyond=_NO_ROWWISE, rocm=_AMD, gradient="fp8_e4m3fn", source=_TORCHAO),
     Recipe("torchao", "rowwise_with_gw_hp", "fp8_rowwise", "fp8", (True, True, False), (16, 16, 1), (16, 16, 1), _BOTH,
-           minimum="8.9", below="12.0", rocm=_AMD, gradient="fp8_e4m3fn", source=f"{_TORCHAO}; pytorch issue 192707"),
+           minimum="8.9", below="12.0", beyond=_NO_ROWWISE, rocm=_AMD, gradient="fp8_e4m3fn", source=_TORCHAO),
     # TransformerEngine. Python asks for 8/8/16, the GEMMs for 16 of every leading dimension, which backward makes of
     # M and N too; blocks of 128 as documented.
     Recipe("transformer_engine", "DelayedScaling", "fp8_tensorwise", "fp8", _ALL, (16, 8, 8), (16, 16, 16), _BOTH,
-           minimum="8.9", gradient="fp8_e5m2", source=_TE),
+           minimum="8.9", asks=(("8.9", "needs CUDA 12.1 and cuBLASLt 12.1.3"),), gradient="fp8_e5m2", source=_TE),
     Recipe("transformer_engine", "Float8CurrentScaling", "fp8_tensorwise", "fp8", _ALL, (16, 8, 8), (16, 16, 16), _BOTH,
            minimum="8.9", gradient="fp8_e5m2", source=_TE),
     Recipe("transformer_engine", "Float8BlockScaling", "fp8_blockwise_128", "fp8", _ALL, (128, 128, 128),
-           (128, 128, 128), _BOTH, minimum="9.0", gradient="fp8_e4m3fn", source=_TE),
+           (128, 128, 128), _BOTH, minimum="9.0", gradient="fp8_e4m3fn", source=_TE,
+           asks=(("", "needs CUDA 12.9"), ("10.0", _THROUGH_MX), ("10.3", _THROUGH_MX))),
     Recipe("transformer_engine", "MXFP8BlockScaling", "mxfp8_e4m3", "mxfp8", _ALL, (32, 32, 32), (32, 32, 32), _BOTH,
-           minimum="10.0", below="12.0", gradient="fp8_e4m3fn", source=_TE),
+           minimum="10.0", below="12.0", beyond="TransformerEngine refuses it there (issue 2304)",
+           gradient="fp8_e4m3fn", source=_TE),
     Recipe("transformer_engine", "NVFP4BlockScaling", "nvfp4", "nvfp4", _ALL, (16, 16, 16), (16, 16, 16), _BOTH,
-           minimum="10.0", below="12.0", gradient="fp4_e2m1", source=_TE),
+           minimum="10.0", below="12.0", beyond=_NO_HADAMARD, gradient="fp4_e2m1", source=_TE),
 )  # fmt: skip
+
+# What a rule that names no recipe gets, by the CUDA capability from which it does; any other backend: the first of its
+# rows. Of torchao's recipes that are fp8 in every product rowwise is closest to bf16; TransformerEngine's is its own.
+DEFAULTS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "torchao": (("12.0", "tensorwise"), ("", "rowwise")),
+    "transformer_engine": (("12.0", "Float8CurrentScaling"), ("10.0", "MXFP8BlockScaling"), ("", "DelayedScaling")),
+}
 
 RECIPES: Mapping[tuple[str, str], Recipe] = {(row.backend, row.name): row for row in _ROWS}
 

@@ -203,7 +203,7 @@ def test_an_accepted_offer_becomes_a_swap() -> None:
 
 def test_the_default_recipe_and_backend() -> None:
     backend = FakeBackend()
-    decided = _decide(ELIGIBLE.replace(", RECIPE", ""), linear(), backend=backend)
+    decided = _decide(ELIGIBLE.replace(", RECIPE", ""), linear(), backend=backend, hardware=GPU)
     assert decided.swaps[0].recipe == "rowwise" and decided.swaps[0].backend == "torchao"
 
 
@@ -221,7 +221,12 @@ def test_backends_and_devices_that_cannot() -> None:
     assert missing.refusals[0].reason == "backend torchao is not installed"
     old = Hardware("old", "", "7.0", (("fp16", 1.0),), 1.0, 0.0, "", "cuda")
     refused = _decide(ELIGIBLE.replace(", RECIPE", ""), linear(), backend=FakeBackend(), hardware=old)
-    assert refused.refusals[0].reason == "old has no fp8 arithmetic"
+    reason = "fp8 rowwise needs compute capability 8.9 (Ada) or later; old (Volta) is 7.0"
+    assert [refusal.reason for refusal in refused.refusals] == [reason]
+    here = _decide(ELIGIBLE.replace(", RECIPE", ""), linear(), backend=FakeBackend())  # --device local on a CPU
+    reason = "fp8 rowwise needs a GPU of compute capability 8.9 (Ada) or later; here is a CPU"
+    assert [refusal.reason for refusal in here.refusals] == [reason] and here.swaps == ()
+    assert here.decisions[0].chosen == "bf16"
 
 
 def test_a_linear_that_misses_the_sizes_is_refused_too() -> None:

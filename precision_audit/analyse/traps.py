@@ -145,8 +145,8 @@ class _Walk:
             return self._backward(node, op, asked, was, around)
         if around.device == "cuda" and around.low:
             return self._on_cuda(node, op, asked, was, mixed)
-        if self._kernels == "cuda" and not mixed and not strange:
-            there = ops.has_kernel(op.op, self._name, "cuda", backward=False)
+        if self._kernels != "cpu" and not mixed and not strange:
+            there = ops.has_kernel(op.op, self._name, self._kernels, backward=False)
             return "" if there else refused or lacking  # what is refused here need not be there
         with unset_fake_temporarily():
             found = raised(node.target, asked, was, around)

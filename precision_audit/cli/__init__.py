@@ -86,7 +86,7 @@ def _dispatch(argv: list[str]) -> int:
     if command == "list":
         from precision_audit.cli import listing
 
-        print(listing.render(given["what"]))
+        print(listing.render(given["what"], given.get("name") or ""))
         return 0
     if command == "rule":
         from precision_audit.rules import manual

@@ -11,10 +11,23 @@ from typing import Any
 
 from tabulate import tabulate
 
+from precision_audit.records import InputError
 
-def render(what: str) -> str:
-    """The table of `rules`, `policies`, `devices`, `formats` or `ops`."""
+
+def render(what: str, name: str = "") -> str:
+    """The table of `rules`, `policies`, `devices`, `formats` or `ops`; of devices also the page of one."""
+    if name:
+        return _one(what, name)
     return {"rules": _rules, "policies": _policies, "devices": _devices, "formats": _formats, "ops": _ops}[what]()
+
+
+def _one(what: str, name: str) -> str:
+    from precision_audit.cli import devices
+
+    if what != "devices":
+        more = "; a rule's manual: precision-audit rule CODE" if what == "rules" else ""
+        raise InputError(f"list {what} {name}: only devices are shown one by one; expected list {what}{more}")
+    return devices.page(name)
 
 
 def _rules() -> str:
@@ -36,13 +49,9 @@ def _policies() -> str:
 
 
 def _devices() -> str:
-    from precision_audit import hardware
+    from precision_audit.cli import devices
 
-    rows = []
-    for name, one in sorted(hardware.DEVICES.items()):
-        peaks = ", ".join(f"{form} {peak / 1e12:g}" for form, peak in one.peaks)
-        rows.append((name, one.title, one.capability, f"{one.bandwidth / 1e9:g}", peaks))
-    return _table(rows, ("device", "title", "capability", "GB/s", "dense peaks, TFLOP/s"))
+    return devices.overview()
 
 
 def _formats() -> str:

@@ -141,6 +141,7 @@ def _parser(command: str) -> _Parser:
     if command in ("list", "rule"):
         if command == "list":
             parser.add_argument("what", choices=("rules", "policies", "devices", "formats", "ops"))
+            parser.add_argument("name", metavar="NAME", nargs="?", help="of a device: everything that is known of it")
         else:
             parser.add_argument("code", metavar="CODE")
         parser.add_argument("--debug", action="store_true", help=BY_KEY["debug"].help)

@@ -1,32 +1,42 @@
-"""The devices that costs are computed for: one row each.
+"""The devices that costs are computed for, read from `hardware.yaml`.
 
-`DEVICES[name]` holds dense peaks in FLOP/s (fp32 accumulation, boost clock, no 2:4 sparsity), memory bandwidth in
-byte/s and the seconds one kernel launch takes. A format without a peak has no matrix unit on that device; `cost` 
-then takes the fp32 peak, since such a format is converted and computed in fp32. Never asks the machine it runs on.
+Takes a name as people write it (`h100`, `A100-80GB`, `RTX 4090`, `NVIDIA H100 80GB HBM3`); gives the `Hardware` of it:
+dense peaks in FLOP/s, bandwidth in byte/s, memory in bytes, the seconds one kernel launch takes, what computes each
+format, and how certain every figure is. Adding a device is adding an entry to the file. Imports neither torch nor any
+other part of the package but its records, and never asks the machine it runs on.
 
-Sources of the GPU rows are the vendors' datasheets; where a datasheet prints the figure with 2:4 sparsity, half of it.
-Launch: 2 µs is the GPU time of a one-element kernel on an H100 (torchao's roofline tables say so); nobody publishes it
-for the other devices, so it is assumed for them all.
+A format without a peak has no unit on that device, or one that nobody gives a figure for; `cost` then takes the fp32
+peak, since such a format is converted and computed in fp32.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from precision_audit.records import Hardware, InputError
+import yaml
 
-_TERA, _GIGA = 1e12, 1e9
-_LAUNCH = 2e-6
+from precision_audit.records import Certainty, Hardware, InputError, Unit
+
+# What a device may compute with; block formats by the name of their products.
+FORMATS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "fp6", "mxfp4", "nvfp4", "int8")
+
+_FILE = Path(__file__).parent / "hardware.yaml"
+_TERA, _GIGA, _GIBI = 1e12, 1e9, 2.0**30
+_LAUNCH = 2e-6  # s: the GPU time of a one-element kernel on an H100, in torchao's roofline tables
+_VENDORS = re.compile(r"^(nvidia|amd|intel|apple|geforce|tesla|instinct)+")
+_NAMED = 5  # devices named where the nearest one cannot be told
 
 
 def device(name: str) -> Hardware:
-    """The row called `name`."""
-    row = DEVICES.get(name.lower())
+    """The row called `name`, in any usual spelling."""
+    row = DEVICES.get(name.lower()) or DEVICES.get(_SPELLINGS.get(_squeezed(name), ""))
     if row is not None:
         return row
-    near = difflib.get_close_matches(name.lower(), DEVICES, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(sorted(DEVICES))}"
-    raise InputError(f"device {name!r} is unknown: {hint}")
+    raise InputError(f"device {name!r} is unknown: {_nearest(name)}")
 
 
 def has_tf32(row: Hardware) -> bool:
@@ -36,48 +46,78 @@ def has_tf32(row: Hardware) -> bool:
     return row.kernels == "cuda" and major.isdigit() and int(major) >= 8
 
 
-def _gpu(name: str, title: str, capability: str, bandwidth: float, source: str, **tera: float) -> tuple[str, Hardware]:
-    """A GPU's row: `bandwidth` in GB/s, peaks in TFLOP/s by format."""
-    peaks = tuple((format_, value * _TERA) for format_, value in tera.items())
-    return name, Hardware(name, title, capability, peaks, bandwidth * _GIGA, _LAUNCH, source, "cuda")
+def unit(row: Hardware, format_: str) -> Unit | None:
+    """What computes `format_` there; None where nobody knows. `fp8_e4m3fn` goes by fp8."""
+    known = dict(row.units)
+    return known.get(format_) or known.get(format_.partition("_")[0])
 
 
-# Products: two shared cores of a server with AMX gave 22 (fp32), 148 (bf16, AMX), 34 (fp16, AVX-512) and 14 (fp64)
-# GFLOP/s for a matmul of 1024 x 1024 x 1024 under torch 2.13; only the ratios matter to a plan. Bandwidth and launch
-# come from another server without AMX, two cores: relu and add over 64 MiB of fp32 moved 7 to 10 GB/s, the cast of four
-# elements took 2.3 µs.
-_CPU = (("fp32", 22e9), ("bf16", 148e9), ("fp16", 34e9), ("fp64", 14e9))
-_CPU_SOURCE = "measured with torch 2.13 on two cores: products with AMX; bandwidth and launch on a CPU without"
+def _nearest(name: str) -> str:
+    """What to write instead: the rows that begin so, the nearest spelling, else where to look."""
+    typed = _squeezed(name)
+    begun = [known for known in DEVICES if typed and _squeezed(known).startswith(typed)]
+    if len(typed) > 2 and 0 < len(begun) <= _NAMED:
+        return f"did you mean {' or '.join(begun)}?"
+    near = difflib.get_close_matches(typed, _SPELLINGS, n=1)
+    if near:
+        return f"did you mean {_SPELLINGS[near[0]]}?"
+    return f"choose one of {', '.join(sorted(DEVICES))}"
 
-DEVICES: dict[str, Hardware] = dict(
-    (
-        _gpu("v100", "NVIDIA V100 SXM2", "7.0", 900, "NVIDIA V100 datasheet", fp32=15.7, fp16=125, fp64=7.8),
-        _gpu("t4", "NVIDIA T4", "7.5", 320, "NVIDIA T4 datasheet", fp32=8.1, fp16=65, fp64=0.25),
-        _gpu(
-            "a100", "NVIDIA A100 SXM 80 GB", "8.0", 2039, "NVIDIA A100 datasheet",
-            fp32=19.5, tf32=156, bf16=312, fp16=312, fp64=19.5,
-        ),
-        _gpu(
-            "l40s", "NVIDIA L40S", "8.9", 864, "NVIDIA L40S datasheet",
-            fp32=91.6, tf32=183, bf16=362, fp16=362, fp8=733,
-        ),
-        _gpu(
-            "h100", "NVIDIA H100 SXM", "9.0", 3350, "NVIDIA H100 datasheet, dense = half of the sparse figures",
-            fp32=66.9, tf32=494.7, bf16=989.4, fp16=989.4, fp8=1978.9, fp64=66.9,
-        ),
-        _gpu(
-            "h200", "NVIDIA H200 SXM", "9.0", 4800, "NVIDIA H200 datasheet: an H100 SXM with more memory",
-            fp32=66.9, tf32=494.7, bf16=989.4, fp16=989.4, fp8=1978.9, fp64=66.9,
-        ),
-        _gpu(
-            "b200", "NVIDIA B200 (HGX)", "10.0", 8000, "NVIDIA Blackwell datasheet, dense; tf32, fp32 and fp64 derived",
-            fp32=75, tf32=1125, bf16=2250, fp16=2250, fp8=4500, fp64=37,
-        ),
-        _gpu(
-            "mi300x", "AMD Instinct MI300X", "gfx942", 5300, "AMD MI300X datasheet; its fp8 is e4m3fnuz, largest 240",
-            fp32=163.4, tf32=653.7, bf16=1307.4, fp16=1307.4, fp8=2614.9, fp64=163.4,
-        ),
-        ("cpu-amx", Hardware("cpu-amx", "x86 CPU with AMX", "amx", _CPU, 10e9, 2e-6, _CPU_SOURCE, "cpu")),
-        ("local", Hardware("local", "this machine, taken as cpu-amx", "amx", _CPU, 10e9, 2e-6, _CPU_SOURCE, "cpu")),
+
+def _squeezed(name: str) -> str:
+    """Letters and digits alone, without the vendor: one spelling for `RTX 4090`, `rtx-4090` and `NVIDIA RTX4090`."""
+    bare = re.sub(r"[^a-z0-9]", "", name.lower())
+    return _VENDORS.sub("", bare) or bare
+
+
+def _row(name: str, entry: dict[str, Any]) -> Hardware:
+    units: dict[str, Unit] = dict.fromkeys(FORMATS, "none")
+    for kind, formats in entry["units"].items():
+        for format_ in formats:
+            if kind == "unknown":
+                del units[format_]
+            else:
+                units[format_] = kind
+    return Hardware(
+        name=name,
+        title=entry["title"],
+        capability=entry["capability"],
+        peaks=tuple((format_, peak * _TERA) for format_, peak in entry["peaks"].items()),
+        bandwidth=entry["bandwidth"] * _GIGA,
+        launch=_LAUNCH,
+        source=entry["source"],
+        kernels=entry.get("kernels", "cuda"),
+        vendor=entry["vendor"],
+        architecture=entry["architecture"],
+        memory=entry["memory"] * _GIBI,
+        units=tuple(units.items()),
+        certainty=_certainty(entry),
+        encoding=entry.get("encoding", ""),
+        notes=tuple(entry.get("notes", ())),
     )
-)  # fmt: skip
+
+
+def _certainty(entry: dict[str, Any]) -> tuple[tuple[str, Certainty], ...]:
+    """Of every figure; one that the file says nothing of is certain, save the launch."""
+    said: dict[str, Certainty] = {"launch": "assumed", **entry.get("certainty", {})}
+    figures = (*entry["peaks"], "bandwidth", *(("memory",) if entry["memory"] else ()), "launch")
+    return tuple((figure, said.get(figure, "high")) for figure in figures)
+
+
+def _read() -> tuple[dict[str, Hardware], dict[str, str]]:
+    """The rows by name, and the name by every other spelling."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was compiled
+    entries: dict[str, dict[str, Any]] = yaml.load(_FILE.read_text(encoding="utf-8"), Loader=loader)
+    rows = {name: _row(name, entry) for name, entry in entries.items()}
+    here = rows["cpu-amx"]
+    rows["local"] = replace(here, name="local", title="this machine, taken as cpu-amx")
+    spellings = {_squeezed(name): name for name in rows}
+    for name, entry in entries.items():
+        for also in (entry["title"], *entry.get("also", ())):
+            spellings.setdefault(_squeezed(also), name)
+    return rows, spellings
+
+
+DEVICES: dict[str, Hardware]
+_SPELLINGS: dict[str, str]
+DEVICES, _SPELLINGS = _read()

@@ -69,6 +69,7 @@ def check_whole(policy: Policy, root: Node) -> None:
         node.fail(f"low {policy.low} is not smaller than high {policy.high}", "such as {high: fp32, low: bf16}")
     for rule in policy.rules:
         _check_class(rule, policy)
+    _check_recipes(policy, root)
     if policy.casts == "per_consumer" and not policy.autocast:
         root.entries().get("casts", root).fail(
             "per_consumer without autocast", "autocast: cuda or cpu, or casts: shared"
@@ -200,6 +201,34 @@ def _check_class(rule: Rule, policy: Policy) -> None:
         _fail(rule, "has no place in a policy that reproduces autocast", expected)
     if given == "inherit" and not policy.autocast:
         _fail(rule, "leaves the format to promotion, as only a policy with autocast: cuda or cpu does", "follow")
+
+
+def _check_recipes(policy: Policy, root: Node) -> None:
+    """A device and a recipe of one policy that cannot go together. Without `device` there is nothing to contradict; of
+    a `--device` that lacks the recipe, PA404 speaks."""
+    if policy.device in ("", "local"):
+        return
+    from precision_audit.hardware import device
+    from precision_audit.hardware.recipes import chosen, existing, lacking
+
+    hardware = device(policy.device)
+    for rule in policy.rules:
+        if rule.classification != "fp8-eligible":
+            continue
+        reason = lacking(chosen(rule.backend, rule.recipe, hardware), hardware)
+        if reason:
+            there = ", ".join(row.name for row in existing(hardware, rule.backend)) or "no recipe"
+            expected = f"another device, or what {rule.backend} has on this one: {there}"
+            _written(rule, root).fail(f"rule {rule.name!r}: {reason}", expected)
+
+
+def _written(rule: Rule, root: Node) -> Node:
+    """Where the user's own file says it: the rule's recipe or class, or the device it names for a parent's rule."""
+    entries = root.entries()
+    for node in entries["rules"].items() if "rules" in entries else ():
+        if f"{node.file}:{node.line}" == rule.origin:
+            return node.entries().get("recipe", node.entries()["class"])
+    return entries.get("device", root)
 
 
 def _fail(rule: Rule, problem: str, expected: str) -> NoReturn:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from precision_audit.records import Evidence, Finding
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.pa306_functional_linear import is_functional
+from precision_audit.rules.pa404_device_lacks import lacked
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,11 +25,11 @@ _SIZE = re.compile(r"\b([KNM])=(\d+) is not a multiple of (\d+)")
 
 
 def check(context: Context) -> Iterator[Finding]:
-    ops = context.by_key()
+    ops, lacking = context.by_key(), lacked(context)
     for refusal in context.refusals:
         op = ops[refusal.op]
-        if is_functional(op, context.graph):
-            continue  # PA306 says more
+        if op.key in lacking or is_functional(op, context.graph):
+            continue  # PA404 says it once for all, PA306 says more
         stays = context.decisions[op.key].chosen or context.policy.low
         pads = _pads(refusal.reason)
         yield found(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from precision_audit.records import Evidence, Finding
 from precision_audit.rules import Context, Example, found_in_policy
+from precision_audit.rules.pa404_device_lacks import lacked
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,6 +28,8 @@ def check(context: Context) -> Iterator[Finding]:
     linears = sum(1 for op in context.computed() if op.op == "linear")
     reasons = Counter(refusal.reason for refusal in context.refusals)
     commonest = min(reasons, key=lambda reason: (-reasons[reason], reason), default="no rule made a linear eligible")
+    lacks = commonest in lacked(context).values()
+    mend = "plan for a device that has it (PA404)" if lacks else "pad the sizes that are refused"
     yield found_in_policy(
         __name__,
         "warning",
@@ -35,7 +38,7 @@ def check(context: Context) -> Iterator[Finding]:
         Evidence(
             "PROVED", f"{len(context.refusals)} refusals", (("linears", linears), ("refused", len(context.refusals)))
         ),
-        remedy="pad the sizes that are refused, or use a policy without fp8",
+        remedy=f"{mend}, or use a policy without fp8",
     )
 
 

@@ -65,6 +65,7 @@ def test_ties_and_calls_survive() -> None:
 TIED = """\
 name: tied
 mode: inference
+device: h100
 formats: {high: fp32, low: bf16}
 rules:
   - {name: linears, op: linear, class: fp8-eligible, backend: torchao}

@@ -11,6 +11,7 @@ from precision_audit.records import InputError, Predicate
 
 HEADER = "name: mine\nmode: inference\nformats: {high: fp32, low: bf16}\n"
 REST = "  - {name: rest, class: follow}\n"
+ON = HEADER + "device: DEVICE\nrules:\n"
 
 
 def _rules(*lines: str) -> str:
@@ -92,6 +93,30 @@ BAD = [
     (HEADER.replace("bf16", "fp64") + "rules:\n" + REST, 3, ["not smaller"]),
     (HEADER + "keep_io_types: perhaps\nrules:\n" + REST, 4, ["keep_io_types", "true or false"]),
     (HEADER + "device: h1000\nrules:\n" + REST, 4, ["device", "did you mean h100?"]),
+    (
+        ON.replace("DEVICE", "a100") + "  - {name: l, op: linear, class: fp8-eligible}\n" + REST,
+        6,
+        [
+            "rules[0].class",
+            "fp8 rowwise needs compute capability 8.9 (Ada) or later; a100 (Ampere) is 8.0",
+            "no recipe",
+        ],
+    ),
+    (
+        ON.replace("DEVICE", "h100") + "  - {name: l, op: linear, class: fp8-eligible, backend: transformer_engine,\n"
+        "     recipe: NVFP4BlockScaling}\n" + REST,
+        7,
+        [
+            "rules[0].recipe",
+            "NVFP4BlockScaling needs compute capability 10.0 (Blackwell) or later; h100 (Hopper) is 9.0",
+            "DelayedScaling, Float8CurrentScaling, Float8BlockScaling",
+        ],
+    ),
+    (
+        ON.replace("DEVICE", "rtx5090") + "  - {name: l, op: linear, class: fp8-eligible, recipe: rowwise}\n" + REST,
+        6,
+        ["pytorch issue 192707", "what torchao has on this one: tensorwise"],
+    ),
     (HEADER + "casts: per_consumer\nrules:\n" + REST, 4, ["per_consumer without autocast"]),
     (HEADER + "swap: worth-it\nrules:\n" + REST, 4, ["swap", "eligible"]),
     (HEADER + "hazards: {PA1: error}\nrules:\n" + REST, 4, ["hazards.PA1", "PA203"]),
@@ -232,6 +257,22 @@ def test_extends_in_circles_or_chains_is_refused(tmp_path: Path, files: dict[str
     with pytest.raises(InputError, match=words) as caught:
         policy.load(tmp_path / "a.yaml")
     assert "a.yaml:2: extends" in str(caught.value)
+
+
+def test_a_device_that_lacks_a_parents_recipe_is_refused_where_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "parent.yaml").write_text(_rules("{name: l, op: linear, class: fp8-eligible}"))
+    child = tmp_path / "child.yaml"
+    for name, refused in (("a100", True), ("h100", False), ("local", False)):
+        child.write_text(f"name: child\nextends: parent.yaml\ndevice: {name}\n")
+        if not refused:
+            assert policy.load(child).device == name
+            continue
+        with pytest.raises(InputError) as caught:
+            policy.load(child)
+        message = str(caught.value)
+        assert (
+            message.startswith(f"{child}:3: device: rule 'l': fp8 rowwise needs") and "a100 (Ampere) is 8.0" in message
+        )
 
 
 def test_the_digest_is_of_what_is_said_not_of_where() -> None:
