@@ -152,20 +152,27 @@ class _Lives:
 
     def peak(self, factor: float) -> float:
         """The most that lives at once, inputs all the while."""
-        last: dict[tuple[str, str], int] = {}
         born: dict[tuple[str, str], int] = {}
+        last: dict[tuple[str, str], int] = {}
+
+        def lives(value: str, as_read: str, start: int, end: int) -> None:
+            key = self._base[value], as_read
+            born.setdefault(key, start)
+            last[key] = max(last.get(key, 0), end)
+
         for position, op in enumerate(self._graph.ops):
-            for value in op.values:
-                born.setdefault((self._base[value], ""), position)
-                last[self._base[value], ""] = max(last.get((self._base[value], ""), 0), position)
+            runs = 2 * position + 1  # a cast that it reads is made in the step before, where its source lives too
             for operand in op.operands:
                 as_read = self._held.read.get((operand.value, op.key), "")
-                born.setdefault((self._base[operand.value], as_read), position)
-                last[self._base[operand.value], as_read] = position
-        end = len(self._graph.ops)
+                if as_read and (self._base[operand.value], as_read) not in born:
+                    lives(operand.value, "", runs - 1, runs - 1)
+                lives(operand.value, as_read, runs - 1 if as_read else runs, runs)
+            for value in op.values:
+                lives(value, "", runs, runs)
+        end = 2 * len(self._graph.ops)
         for value in self._graph.outputs:
             if value in self._base:
-                last[self._base[value], ""] = end
+                lives(value, "", end, end)
         change = [0.0] * (end + 2)
         for (value, as_read), start in born.items():
             if value in self._weights:

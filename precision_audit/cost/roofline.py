@@ -162,7 +162,10 @@ def _cast_once(tensor: Tensor, source: str, target: str, hardware: Hardware) -> 
 
 def _conversion(product: Product, format_: str, hardware: Hardware) -> float:
     """Seconds of widening both factors to fp32 and narrowing the result, where a format is computed so."""
-    if dict(hardware.units).get(format_) != "emulated":
+    family = format_.partition("_")[0]
+    peaks, units = dict(hardware.peaks), dict(hardware.units)
+    unit = units.get(format_, units.get(family, "" if {format_, family} & peaks.keys() else "emulated"))
+    if unit != "emulated":
         return 0.0
     m, n, k, batch, _ = product
     return batch * (m * k + k * n + m * n) * (bytes_of(format_) + bytes_of("fp32")) / bandwidth_of(hardware)
