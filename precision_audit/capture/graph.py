@@ -195,7 +195,6 @@ def _tensor(value: torch.Tensor, namer: Namer) -> Tensor:
     return Tensor(format_of(value.dtype), shape, example, gradient, last)
 
 
-
 def _member(value: str, made: Mapping[str, Op], index: int) -> str:
     op = made.get(value)
     return value if op is None or len(op.outputs) == 1 else f"{value}:{index}"

@@ -47,9 +47,15 @@ def cost(
 ) -> Cost:
     """Of one step at the example's sizes. `layers` are the verdicts on single linears, made elsewhere."""
     prices = _Prices(graph, plan, policy, hardware)
-    found = [prices.op(position) for position, op in enumerate(graph.ops) if op.kind not in STATE and op.kind != "input"]
+    found = [
+        prices.op(position) for position, op in enumerate(graph.ops) if op.kind not in STATE and op.kind != "input"
+    ]
     free = {op.key for op in graph.ops if _free(op, policy)}
-    high, low, made = all_in(graph, policy.high, policy.high), all_in(graph, policy.low, policy.high), under(graph, plan)
+    high, low, made = (
+        all_in(graph, policy.high, policy.high),
+        all_in(graph, policy.low, policy.high),
+        under(graph, plan),
+    )
     spent_high, spent_low = memory(graph, high, facts), memory(graph, low, facts, low_states=policy.low)
     spent = memory(graph, made, facts)
     whole_high, casts = sum(each.seconds_high for each in found), prices.casts()

@@ -36,6 +36,7 @@ _SAVES_OF_OP = {
     "threshold": "output", "hardtanh": "inputs", "dropout": "mask", "max_pool2d": "indices", "max": "indices",
     "min": "indices", "embedding": "second",
 }  # fmt: skip
+_STOPS = ("detach", "detach_", "argmax", "argmin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ class _Lives:
         self._base: dict[str, str] = {}  # value → the value whose memory it has
         self._tensor: dict[str, Tensor] = {}
         self._grows: dict[str, bool] = {}
+        self._learns: dict[str, bool] = {}  # a gradient reaches it; what export leaves on the values does not say so
         for op in graph.ops:
             entering = [each.value for each in op.operands]
             shares = bool(entering) and op.kind not in STATE and _is_view(op, [self._tensor[v] for v in entering])
@@ -148,6 +150,8 @@ class _Lives:
                 self._tensor[value] = tensor
                 self._base[value] = self._base.get(entering[0], entering[0]) if shares or op.mutates else value
                 self._grows[value] = grows
+                through = any(self._learns.get(each, False) for each in entering) and op.op not in _STOPS
+                self._learns[value] = is_float(tensor.format) and (tensor.requires_grad or through)
         self._weights = {op.key for op in graph.ops if op.kind in STATE}
 
     def peak(self, factor: float) -> float:
@@ -192,17 +196,17 @@ class _Lives:
         kept: dict[tuple[str, str], float] = {}
         extra = largest = 0.0
         for op in self._graph.ops:
-            if op.kind in (*STATE, "input") or not any(tensor.requires_grad for tensor in op.outputs):
+            if op.kind in (*STATE, "input") or not any(self._learns[value] for value in op.values):
                 continue
             for value in op.values:
                 largest = max(largest, self._size(value, "", factor))
             for value, as_read in self._needed(op):
                 if value not in self._weights:
-                    size = self._size(value, as_read, factor)
                     narrow = self._held.narrow.get(op.key)
-                    if narrow is not None:
-                        as_read, size = f"by {op.key}", self._elements(value, factor) * narrow
-                    kept[value, as_read] = size
+                    if narrow is None:
+                        kept[value, as_read] = self._size(value, as_read, factor)
+                    else:
+                        kept[value, f"by {op.key}"] = self._elements(value, factor) * narrow
             extra += self._further(op, factor)
         return sum(kept.values()) + extra + largest
 

@@ -1,10 +1,10 @@
 """What an op and a cast cost on a device: seconds by the roofline model, or by what its kernels were measured to reach.
 
 Takes an op, its input tensors (example's sizes) and a format; gives seconds: a launch and the longer of computing and
-moving memory, each at the share of its peak that the sizes allow (`products`). Where the device has rates, the work at the
-measured rate, and no less than a launch. Backward counts in training: a product has two more with sizes of their own, every other
-op and every cast runs twice. Never measures, never looks at other ops: whether a tensor is cast at all is the plan's
-business.
+moving memory, each at the share of its peak that the sizes allow (`products`). Where the device has rates, the work at
+the measured rate, and no less than a launch. Backward counts in training: a product has two more with sizes of their
+own, every other op and every cast runs twice. Never measures, never looks at other ops: whether a tensor is cast at all
+is the plan's business.
 
 A format that the device has no unit for is computed at the fp32 peak; where that is done by converting (`emulated`),
 the operands are read once more and written in fp32, and so is the result.

@@ -20,7 +20,7 @@ def lines(report: Report, verbose: bool = False) -> Iterator[str]:
     if cost is None or not cost.seconds_high:
         return
     yield f"{said(report)}: {time(report)}"
-    touched = f"{phrases.share(cost.touchable)} of {plan.high}'s time is in ops whose format can be chosen"
+    touched = f"{_percent(cost.touchable)} of {plan.high}'s time is in ops whose format can be chosen"
     yield f"  {touched}; memory at the peak {memory(cost, plan.high, plan.low)}"
     if batch := largest(cost, plan.high):
         yield f"  {batch}"
@@ -79,10 +79,17 @@ def module_rows(report: Report) -> list[list[str]]:
     names = {each.module: each for each in cost.modules}
     shown = [each for each in ranked if each.module and not _only_part(each, names)][:_TOP]
     return [
-        [each.module, phrases.duration(each.seconds_high), phrases.duration(each.seconds_low), phrases.duration(each.seconds),
-         phrases.share(each.seconds / cost.seconds)]
+        [
+            each.module,
+            *(phrases.duration(value) for value in (each.seconds_high, each.seconds_low, each.seconds)),
+            _percent(each.seconds / cost.seconds),
+        ]
         for each in shown
-    ]  # fmt: skip
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
 
 
 def _only_part(each: ModuleCost, names: dict[str, ModuleCost]) -> bool:
@@ -102,7 +109,7 @@ def _bounds(cost: Cost) -> str:
         spent[op.bound] = spent.get(op.bound, 0.0) + op.seconds
     whole = sum(spent.values())
     ranked = sorted((name for name in spent if name and spent[name]), key=lambda name: -spent[name])
-    return "; bound by " + ", ".join(f"{name} {phrases.share(spent[name] / whole)}" for name in ranked) if whole else ""
+    return "; bound by " + ", ".join(f"{name} {_percent(spent[name] / whole)}" for name in ranked) if whole else ""
 
 
 def _parts(cost: Cost) -> str:

@@ -106,8 +106,8 @@ _SMALL = {**SMALL, "mixer": {"tokens": 16, "width": 32, "depth": 1}, "u-net": {"
 
 
 def ways(module: nn.Module, args: tuple[Any, ...]) -> tuple[dict[str, Run], Cost]:
-    """What is timed, and what is predicted of it. Planned from shapes alone: to measure the model's numbers as `convert`
-    does takes a dozen runs in bf16, which is what is slow on such a machine."""
+    """What is timed, and what is predicted of it. Planned from shapes alone: to measure the model's numbers, as
+    `convert` does, takes a dozen runs in bf16, which is what is slow on such a machine."""
     policy, device = policies.load("bf16-inference"), resolved(hardware.device("local"))
     found = captures(private_copy(module), (args, {}), policy, None, None)
     graph = found.modes[policy.mode].graph
@@ -162,8 +162,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name}: fp32 {statistics.median(taken['fp32']) * 1e3:.1f} ms, predicted "
               f"{predicted['fp32'] * 1e3:.1f} ms", flush=True)  # fmt: skip
         for way, said, found, ratio, real, off in judge(predicted, taken):
-            table.append([name, way, f"{said * 1e3:.1f}", f"{found * 1e3:.1f}", f"{ratio:.2f}", f"{real:.2f}",
-                          f"{off:+.0%}"])  # fmt: skip
+            row = [name, way, f"{said * 1e3:.1f}", f"{found * 1e3:.1f}", f"{ratio:.2f}", f"{real:.2f}", f"{off:+.0%}"]
+            print("  ".join(row), file=sys.stderr, flush=True)
+            table.append(row)
             missed += [f"{name}, {way}"] if abs(off) > LIMIT else []
     headers = ["model", "runs as", "ms predicted", "ms measured", "/ fp32, predicted", "/ fp32, measured", "off"]
     print(tabulate(table, headers=headers, disable_numparse=True, colalign=("left",) * 2 + ("right",) * 5))

@@ -15,9 +15,9 @@ X, W, Y = B * K, N * K, B * N  # elements
 
 
 def learning(sketch):
-    """Every value has a gradient."""
+    """Parameters are trained; export says nothing of the values between."""
     sketch.ops = [
-        replace(op, outputs=tuple(replace(t, requires_grad=True) for t in op.outputs)) if op.kind != "input" else op
+        replace(op, outputs=tuple(replace(t, requires_grad=True) for t in op.outputs)) if op.kind == "parameter" else op
         for op in sketch.ops
     ]
     return sketch
@@ -59,6 +59,14 @@ def test_an_add_saves_nothing_and_a_relu_its_output():
     sketch.op("relu", sketch.op("add", x, w))
     graph = learning(sketch).graph("/relu#0")
     assert memory(graph, all_in(graph, "fp32", "fp32"), NO_FACTS).activations == (X + X) * 4  # relu's, and a gradient
+
+
+def test_what_no_gradient_reaches_is_not_saved():
+    sketch = Sketch("training")
+    x, w = sketch.input("x", B, K), sketch.parameter("w", N, K)
+    y = sketch.op("detach", sketch.op("linear", sketch.op("gelu", x), w, shape=(B, N)), shape=(B, N))
+    graph = learning(sketch).graph(sketch.op("gelu", y, shape=(B, N)))
+    assert memory(graph, all_in(graph, "fp32", "fp32"), NO_FACTS).activations == (X + Y) * 4  # the linear's alone
 
 
 def test_a_view_is_no_memory_of_its_own():
