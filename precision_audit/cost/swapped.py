@@ -28,12 +28,12 @@ from precision_audit.formats import FORMATS, bytes_of
 from precision_audit.recipes import Recipe
 from precision_audit.records import Hardware, Mode, Op, Tensor
 
-# Share of the bandwidth that compiled scaling and casting kernels reach: 2.2 TB/s is what torchao's authors saw of their
-# pointwise kernels on an H100 (roofline_utils.py), over the 3.35 TB/s of its datasheet. Theirs was a card of less
-# bandwidth; but these kernels write a transposed copy as well. Speed-ups of tensorwise, measured by torchao (pull request
-# 2185, README of 2024) and predicted, for M, K, N: 1.11 and 1.16 for 16384, 8192, 1280; 1.73 and 1.59 for 16384, 8192,
-# 7168; 1.71 and 1.47 for 16384, 3584, 8192; 1.43 and 1.08 for 16384, 1024, 8192; 1.39 and 1.45 for 4096, 8192, 16384;
-# 0.80 and 0.54 for 1024, 2048, 1024.
+# Share of the bandwidth that compiled scaling and casting kernels reach: 2.2 TB/s is what torchao's authors saw of
+# their pointwise kernels on an H100 (roofline_utils.py), over the 3.35 TB/s of its datasheet. Theirs was a card of less
+# bandwidth; but these kernels write a transposed copy as well. Speed-ups of tensorwise, measured by torchao (pull
+# request 2185, README of 2024) and predicted, for M, K, N: 1.11 and 1.16 for 16384, 8192, 1280; 1.73 and 1.59 for
+# 16384, 8192, 7168; 1.71 and 1.47 for 16384, 3584, 8192; 1.43 and 1.08 for 16384, 1024, 8192; 1.39 and 1.45 for 4096,
+# 8192, 16384; 0.80 and 0.54 for 1024, 2048, 1024.
 _ACHIEVED = 0.66
 _DELAYED = "DelayedScaling"
 

@@ -86,7 +86,7 @@ class _Maker:
 
 # Sizes on a CPU: small enough that bf16 without units, a hundredth of fp32's pace, is measured in milliseconds.
 _ROWS = {"linear": (1, 16, 128, 512), "matmul": (16, 128), "outer": (16, 128)}
-_COLUMNS = 128
+_COLUMNS = 256
 _DEPTHS = (64, 256, 1024)
 # Channels in and out, kernel, side. The large images leave the caches, where kernels without units take three times as
 # long; few channels out, that they take no longer to measure.

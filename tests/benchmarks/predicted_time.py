@@ -4,8 +4,8 @@
     python -m tests.benchmarks.predicted_time --models bert mlp-mixer --rounds 7
 
 The prediction rests on what `precision_audit.hardware.measuring` measured of single kernels, never on a model. Three
-ways to run each model of `tests.benchmarks.models`, and three that no figure was ever looked at for while the
-prediction was written (`FURTHER`):
+ways to run each model of `tests.benchmarks.models`, and three further ones (`FURTHER`), which showed what sizes of
+kernels have to be measured: large contiguous images, and more than 128 columns:
 
     fp32          as written
     all bf16      everything `.bfloat16()`, float inputs too
