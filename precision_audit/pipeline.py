@@ -25,7 +25,9 @@ from precision_audit.capture import Captured, private_copy
 from precision_audit.capture.accepts import check_model
 from precision_audit.capture.origins import as_fake, has_weights
 from precision_audit.capturing import captures as captures_of
+from precision_audit.cost import cost as cost_of
 from precision_audit.hardware import device as device_named
+from precision_audit.hardware.local import resolved
 from precision_audit.loader.checkpoint import check_parameters
 from precision_audit.loader.sample_inputs import check_call
 from precision_audit.planning import Planned, fitting_plan, planned
@@ -196,7 +198,8 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     meta = replace(meta, weights_digest=weights_digest)
     graph = captures[policy.mode].graph
     report = assemble(graph, made[policy.mode], verification, policy, meta, said, hardware.kernels)
-    return replace(report, facts=facts, training=facts.training), converted
+    spent = cost_of(graph, made[policy.mode].plan, policy, hardware, facts)
+    return replace(report, facts=facts, training=facts.training, cost=spent), converted
 
 
 def _usable(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -240,10 +243,10 @@ def _check_arguments(args: Any, kwargs: Any) -> None:
 def _device(name: str | None, policy: Policy) -> tuple[Hardware, str]:
     """The device to plan for, and who named it."""
     if name is not None:
-        return device_named(name), "given"
+        return resolved(device_named(name)), "given"
     if policy.device:
-        return device_named(policy.device), "policy"
-    return device_named("local"), "default"
+        return resolved(device_named(policy.device)), "policy"
+    return resolved(device_named("local")), "default"
 
 
 def _batches(args: tuple[Any, ...], kwargs: dict[str, Any], calibration: Iterable[Any] | None) -> list[Batch]:

@@ -22,7 +22,7 @@ from torch import fx
 from precision_audit import ops
 from precision_audit.capture.aliases import alias_classes, storages
 from precision_audit.capture.handwritten import PREFIX, class_of
-from precision_audit.capture.names import Namer, example_size
+from precision_audit.capture.names import Namer, channels_last, example_size
 from precision_audit.capture.regions import higher_order_name, is_marker, outputs_of
 from precision_audit.capture.sources import source_of
 from precision_audit.formats import format_of, is_float
@@ -191,7 +191,8 @@ def _outputs(value: Any, namer: Namer) -> tuple[Tensor, ...] | None:
 def _tensor(value: torch.Tensor, namer: Namer) -> Tensor:
     shape = tuple(namer.size(size) for size in value.shape)
     example = tuple(int(size) if isinstance(size, int) else example_size(size) for size in value.shape)
-    return Tensor(format_of(value.dtype), shape, example, bool(value.requires_grad))
+    gradient, last = bool(value.requires_grad), channels_last(value, example)
+    return Tensor(format_of(value.dtype), shape, example, gradient, last)
 
 
 def _member(value: str, made: Mapping[str, Op], index: int) -> str:

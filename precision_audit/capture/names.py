@@ -6,6 +6,7 @@ expressions of the names people gave (`B*T`), with the example's value of each n
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -59,6 +60,14 @@ def example_size(size: torch.SymInt) -> int:
     expression = size.node.expr
     env = size.node.shape_env
     return int(expression.subs({symbol: hint(env, symbol) for symbol in expression.free_symbols}))
+
+
+def channels_last(value: torch.Tensor, example: tuple[int, ...]) -> bool:
+    """Whether kernels take an image or volume of that size as channels-last; of one channel or one position, not."""
+    if len(example) not in (4, 5) or value.layout != torch.strided or min(example[1], math.prod(example[2:])) < 2:
+        return False
+    strides = [each if isinstance(each, int) else example_size(each) for each in value.stride()]
+    return strides[1] == 1 and strides[-1] == example[1]
 
 
 def _known(shape_env: Any) -> Any:

@@ -221,9 +221,10 @@ def _check_plan(plan: Plan | None, report: Report, policy: Policy, settings: Set
     if plan is None:
         return []
     from precision_audit import hardware
+    from precision_audit.hardware.local import resolved
     from precision_audit.plan import file as plan_file
 
-    problems = plan_file.check(plan, report.graph, policy, hardware.device(report.meta.device))
+    problems = plan_file.check(plan, report.graph, policy, resolved(hardware.device(report.meta.device)))
     notes = [] if problems else ["the plan holds", plan_file.cheaper(plan, report.plan)]
     for line in [*problems, *filter(None, notes)]:
         terminal.say(f"{settings.check_plan}: {line}")

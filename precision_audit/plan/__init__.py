@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from precision_audit.cost import roofline
+from precision_audit.cost import roofline, swapped
 from precision_audit.formats import is_float
 from precision_audit.plan.charging import Charged, Prices, charge
 from precision_audit.plan.cut import solve
@@ -26,6 +26,7 @@ from precision_audit.plan.labelling import HIGH as ASKS_HIGH
 from precision_audit.plan.placing import made_format, place
 from precision_audit.plan.reading import Readings, alike, readings
 from precision_audit.plan.streams import high_streams
+from precision_audit.recipes import Recipe, recipe
 from precision_audit.records import (
     Cast,
     Decision,
@@ -56,6 +57,7 @@ def plan(
     """The cheapest plan. `error_shares` holds the expected squared relative error of a source: an op's key when it
     runs low, `cast:` and a value when that value is read low; `lam` is what a unit of it is worth in seconds."""
     seconds = _Seconds(graph, policy, hardware, lam, error_shares or {})
+    seconds.recipes = {swap.op: recipe(swap.backend, swap.recipe) for swap in decided.swaps}
     swaps, refusals = _worthwhile(graph, decided.swaps, policy, seconds)
     reads, asked, swaps, more = _asked(
         graph, decided.decisions, policy, hardware.kernels, swaps=swaps, same=seconds.same
@@ -192,6 +194,7 @@ class _Seconds:
         self._compute = roofline.compute_format(policy)
         self.same = alike(graph)
         self.swapped: set[str] = set()
+        self.recipes: dict[str, Recipe] = {}
         self._known: dict[tuple[int, str], float] = {}  # by the number of ops that are alike
 
     def prices(self) -> Prices:
@@ -210,7 +213,8 @@ class _Seconds:
 
     def fp8(self, position: int) -> float:
         op = self._graph.ops[position]
-        return roofline.fp8_seconds(op, self._inputs(position), self._policy.low, self._hardware, self._graph.mode)
+        low, row = self._policy.low, self.recipes[op.key]
+        return swapped.seconds(op, self._inputs(position), row, low, self._hardware, self._graph.mode)
 
     def predicted(
         self, reads: Readings, runs: Sequence[str], casts: Iterable[Cast], folds: Iterable[Fold]

@@ -98,6 +98,7 @@ class Cost:
     batch: int = 0  # rows of the example's batch, 0 where no dimension is known to be one
     largest_batch: int = 0  # that fits under the plan, 0 where not known
     largest_batch_high: int = 0
+    update_seconds: float = 0.0  # of the optimizer, in each of the three sums
     ops: tuple[OpCost, ...] = ()
     modules: tuple[ModuleCost, ...] = ()
     layers: tuple[Layer, ...] = ()

@@ -21,12 +21,14 @@ class Source:
 class Tensor:
     """One output of an op. `format` is a name of `formats.FORMATS` or an integer, bool or complex dtype's torch name
     (`int64`); `shape` holds integers and symbolic expressions as strings (`B`, `16*s3`); `hint` holds the example's
-    integers for the same dimensions."""
+    integers for the same dimensions. `channels_last`: in memory the channels of an image or volume come last, which
+    other kernels compute."""
 
     format: str
     shape: tuple[int | str, ...]
     hint: tuple[int, ...]
     requires_grad: bool = False
+    channels_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

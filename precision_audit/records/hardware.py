@@ -16,13 +16,15 @@ Unit = Literal["matrix", "vector", "emulated", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What kernels of one kind reach in one format at one size of the problem, measured. `kind` is a word of
-    `cost.roofline`; `size` and `per_second` are in FLOPs for products, in bytes of the format for everything else."""
+    """What kernels of one kind reach in one format at one size of the problem, measured, launch included. Of a
+    product (`kind` is a layout of `cost.products`): rows, the depth of its sums, FLOP/s. Of everything else (`kind` is
+    a word of `cost.roofline`): bytes read and written, 1, byte/s."""
 
     kind: str
-    format: str
+    format: str  # of a cast both: "fp32>bf16"
     size: float
     per_second: float
+    depth: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +48,4 @@ class Hardware:
     encoding: Literal["", "ocp", "fnuz"] = ""  # of fp8; fnuz's largest e4m3 is 240
     notes: tuple[str, ...] = ()
     rates: tuple[Rate, ...] = ()  # measured; empty where the roofline is all there is
+    processors: int = 0  # multiprocessors or compute units that tiles of a product are dealt to; 0: not known

@@ -34,6 +34,7 @@ class Meta:
     emulated: tuple[str, ...] = ()
     calibration_digest: str = ""
     notes: tuple[str, ...] = ()  # what the evidence lacks, one sentence each
+    machine: str = ""  # what device `local` is, "" for a row of the table
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from precision_audit.records import Lint, Report
-from precision_audit.report import findings, phrases, steps, tables
+from precision_audit.report import costs, findings, phrases, steps, tables
 
 SUFFIXES = (".txt",)
 
@@ -39,6 +39,7 @@ def _of_model(report: Report, verbose: bool, color: bool) -> list[list[str]]:
         [f"{phrases.paint(report.verdict, _VERDICT_STYLE[report.verdict], color)}   {report.summary}"],
         _op_table(report, verbose),
         list(_plan_lines(report, verbose)),
+        list(_costs(report, verbose)),
         list(_findings(report, verbose, color)),
         list(_training(report, verbose)),
         list(_verification(report, verbose, color)),
@@ -58,7 +59,7 @@ def _of_lint(report: Lint, verbose: bool, color: bool) -> list[list[str]]:
 def _heading(report: Report) -> Iterator[str]:
     meta, graph = report.meta, report.graph
     tool = meta.tool if " " in meta.tool else f"{meta.tool} {dict(meta.versions).get(meta.tool, '')}".strip()
-    yield f"{tool}  {phrases.path(meta.model)}  policy {meta.policy}  device {meta.device} ({meta.device_from})"
+    yield f"{tool}  {phrases.path(meta.model)}  policy {meta.policy}  {phrases.device(meta)}"
     computed = sum("/" in op.key for op in graph.ops)
     symbols = "".join(f", {name} symbolic (example {value})" for name, value in graph.symbols)
     ops, parameters = phrases.count(computed, "op"), phrases.amount(meta.parameters)
@@ -89,12 +90,16 @@ def _plan_lines(report: Report, verbose: bool) -> Iterator[str]:
     if report.plan.environment:
         yield "environment: " + ", ".join(f"{key}={value}" for key, value in report.plan.environment)
     predicted = report.plan.predicted
-    if verbose and predicted:
-        yield (
-            f"predicted, not measured: {predicted.seconds:.3g} s against {predicted.seconds_high:.3g} s all in "
-            f"{report.plan.high}; casts {predicted.cast_seconds:.2g} s, {phrases.size(predicted.cast_bytes)}"
-            + (f"; relative error of the outputs {predicted.error_share**0.5:.2g}" if predicted.error_share else "")
-        )
+    if verbose and predicted and predicted.error_share:
+        yield f"predicted, not measured: relative error of the outputs {predicted.error_share**0.5:.2g}"
+
+
+def _costs(report: Report, verbose: bool) -> Iterator[str]:
+    for line in costs.lines(report, verbose):
+        yield from _wrapped(line, "    ")
+    if verbose and (rows := costs.module_rows(report)):
+        header = costs.module_header(report)
+        yield from tabulate([header, *rows], tablefmt="plain", disable_numparse=True).splitlines()
 
 
 def _findings(report: Report | Lint, verbose: bool, color: bool) -> Iterator[str]:

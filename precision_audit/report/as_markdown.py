@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from precision_audit.records import Lint, Report
-from precision_audit.report import findings, phrases, tables
+from precision_audit.report import costs, findings, phrases, tables
 
 SUFFIXES = (".md", ".markdown")
 
@@ -31,6 +31,7 @@ def render(report: Report | Lint, *, verbose: bool = False, color: bool = False)
         list(_verification(report, verbose)),
         list(_training(report)),
         list(_linears(report)),
+        list(_costs(report, verbose)),
         list(_findings(report, verbose)),
         list(_done(report, verbose)),
         list(_plan(report, verbose)),
@@ -48,8 +49,7 @@ def _of_lint(report: Lint) -> Iterator[str]:
 def _heading(report: Report) -> Iterator[str]:
     meta = report.meta
     yield f"### {_MARKS[report.verdict]} precision-audit: {report.verdict}"
-    device = f"device {meta.device} ({meta.device_from})"
-    parts = [_code(phrases.path(meta.model)), f"policy {_code(meta.policy)}", _escaped(device)]
+    parts = [_code(phrases.path(meta.model)), f"policy {_code(meta.policy)}", _escaped(phrases.device(meta))]
     yield " · ".join(parts + [_escaped(part) for part in report.summary.split("   ")])
     yield from (f"> {_escaped(note)}" for note in meta.notes)
 
@@ -79,6 +79,16 @@ def _training(report: Report) -> Iterator[str]:
     if loop := training.loop(report):
         yield from ("", "```python", *loop[1:], "```")
     yield "</details>"
+
+
+def _costs(report: Report, verbose: bool) -> Iterator[str]:
+    """One paragraph; verbose: the dearest modules too."""
+    found = [line.strip() for line in costs.lines(report)]
+    if found:
+        yield _escaped("; ".join(found))
+    if verbose and (rows := costs.module_rows(report)):
+        yield ""
+        yield from _table(costs.module_header(report), rows)
 
 
 def _linears(report: Report) -> Iterator[str]:

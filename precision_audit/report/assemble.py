@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from precision_audit import autocast
+from precision_audit.hardware.local import NAME as LOCAL
 from precision_audit.planning import Planned
 from precision_audit.records import Facts, Graph, Hardware, Meta, Plan, Policy, Report, Verification
 from precision_audit.report import phrases, provenance, verdict
@@ -92,6 +93,7 @@ def provenance_of(
         emulated=provenance.emulated(plan),
         calibration_digest=provenance.batches_digest(batches),
         notes=_lacking(facts),
+        machine=hardware.title if hardware.name == LOCAL else "",
     )
 
 

@@ -11,11 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from precision_audit.records import Graph, Lint, Op, Source
+from precision_audit.records import Graph, Lint, Meta, Op, Source
 
 NOTHING_RUN = "no input was run, so confidence is low: findings rest on weights, constants and shapes alone (PROVED)"
 
 _FILES_NAMED = 3  # more are counted
+_SECONDS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 _STYLES = {"good": "32", "bad": "31;1", "warn": "33", "quiet": "2", "strong": "1"}  # ANSI SGR codes
 _INDEX = re.compile(r"(?<![^./])\d+(?![^./])")  # a whole component of a module path: the 3 of layers.3.fc1
 
@@ -58,6 +59,12 @@ def size(count: int) -> str:
     return f"{count} bytes" if count < 1000 else f"{amount(count)}B"
 
 
+def duration(seconds: float) -> str:
+    """Three digits and a unit: 1.23 ms, 45.6 µs."""
+    unit, factor = next(((unit, factor) for unit, factor in _SECONDS if seconds >= factor), _SECONDS[-1])
+    return f"{seconds / factor:.3g} {unit}"
+
+
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
@@ -78,6 +85,11 @@ def path(file: str) -> str:
         return relative
     _, found, rest = file.rpartition(f"site-packages{os.sep}")
     return rest if found else os.path.basename(file)
+
+
+def device(meta: Meta) -> str:
+    """`device h100 (policy)`, `device local (default: AMD EPYC, measured)`."""
+    return f"device {meta.device} ({meta.device_from}{f': {meta.machine}' if meta.machine else ''})"
 
 
 def own_format(graph: Graph) -> str:

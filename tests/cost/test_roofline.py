@@ -7,19 +7,20 @@ from dataclasses import replace
 import pytest
 
 from precision_audit.cost.roofline import (
+    bound,
     cast_bytes,
     cast_seconds,
     compute_format,
     copy_seconds,
-    fp8_seconds,
     op_seconds,
     peak_of,
 )
 from precision_audit.hardware import device
-from precision_audit.records import Hardware, Op, Operand, Policy, Tensor
+from precision_audit.records import Hardware, Op, Operand, Policy, Rate, Tensor
 
-# Round numbers: 1 TFLOP/s in fp32, 10 in bf16, 1 GB/s, 1 µs.
-ROUND = Hardware("round", "", "", (("fp32", 1e12), ("bf16", 1e13), ("fp8", 2e13), ("tf32", 5e12)), 1e9, 1e-6, "")
+# Round numbers: 1 TFLOP/s in fp32, 10 in bf16, 1 GB/s, 1 µs; a CPU, whose peaks are what it reaches.
+PEAKS = (("fp32", 1e12), ("bf16", 1e13), ("fp8", 2e13), ("tf32", 5e12))
+ROUND = Hardware("round", "", "", PEAKS, 1e9, 1e-6, "", "cpu")
 
 
 def tensor(*shape, format="fp32"):
@@ -99,14 +100,62 @@ def test_a_second_copy_is_charged_its_bytes():
     assert copy_seconds(W, "bf16", ROUND) == pytest.approx(512 * 1024 * 2 / 1e9)
 
 
-def test_fp8_pays_for_scaling_and_gains_on_large_products():
-    h100 = device("h100")
-    small = (tensor(128, 512), tensor(512, 512))
-    large = (tensor(16384, 8192), tensor(8192, 8192))
-    for inputs, faster in ((small, False), (large, True)):
-        linear = op("linear", "matmul", inputs, tensor(inputs[0].hint[0], inputs[1].hint[0], format="fp32"))
-        low = op_seconds(linear, inputs, "bf16", h100, "training")
-        assert (fp8_seconds(linear, inputs, "bf16", h100, "training") < low) is faster
+def test_a_gpu_reaches_a_share_of_its_bandwidth_and_of_its_peak():
+    gpu = replace(ROUND, kernels="cuda")  # without multiprocessors: no waves
+    assert cast_seconds(X, "fp32", "bf16", gpu, "inference") == pytest.approx(1e-6 + 128 * 1024 * 6 / 0.92e9)
+    # 128 x 512 is two whole tiles of 128 x 256; K of 1024 in bf16 is 2048 bytes, 512 more go on filling the pipeline
+    share = 0.78 * 2048 / (2048 + 512)
+    seconds = op_seconds(LINEAR, (X, W), "bf16", replace(gpu, bandwidth=1e15), "inference")
+    assert seconds == pytest.approx(1e-6 + FLOPS / (1e13 * share))
+
+
+def test_an_emulated_format_pays_for_its_conversion():
+    emulating = replace(ROUND, peaks=(("fp32", 1e12),), units=(("fp32", "vector"), ("bf16", "emulated")))
+    sizes = 128 * 1024 + 512 * 1024 + 128 * 512
+    expected = 1e-6 + max(FLOPS / 1e12, sizes * 2 / 1e9) + sizes * (2 + 4) / 1e9
+    assert op_seconds(LINEAR, (X, W), "bf16", emulating, "inference") == pytest.approx(expected)
+    assert op_seconds(LINEAR, (X, W), "fp32", emulating, "inference") == pytest.approx(1e-6 + BYTES["fp32"] / 1e9)
+
+
+RATES = (
+    Rate("linear", "bf16", 128, 2e9, 256), Rate("linear", "bf16", 128, 8e9, 4096), Rate("linear", "fp32", 128, 5e10, 1),
+    Rate("matmul", "bf16", 128, 1e9, 256), Rate("outer", "bf16", 128, 5e8, 256),
+    Rate("pointwise", "bf16", 1e5, 4e9), Rate("cast", "fp32>bf16", 1e6, 3e9),
+)  # fmt: skip
+MEASURED = replace(ROUND, rates=RATES)
+
+
+def test_measured_rates_go_before_the_roofline():
+    # K of 1024 lies in the middle of 256 and 4096 on the logarithm, and so does the rate between 2 and 8 GFLOP/s
+    assert op_seconds(LINEAR, (X, W), "bf16", MEASURED, "inference") == pytest.approx(FLOPS / 4e9)
+    assert op_seconds(LINEAR, (X, W), "fp32", MEASURED, "inference") == pytest.approx(FLOPS / 5e10)
+    add = op("add", "pointwise_arith", (X, X), X)
+    assert op_seconds(add, (X, X), "bf16", MEASURED, "inference") == pytest.approx(3 * 128 * 1024 * 2 / 4e9)
+    assert cast_seconds(X, "fp32", "bf16", MEASURED, "inference") == pytest.approx(128 * 1024 * 6 / 3e9)
+
+
+def test_gradients_have_kernels_of_their_own():
+    """The gradient of the input multiplies by [N, K] as it lies, that of the weight by rows of the sum."""
+    expected = FLOPS / 4e9 + FLOPS / 1e9 + FLOPS / 5e8
+    assert op_seconds(LINEAR, (X, W), "bf16", MEASURED, "training") == pytest.approx(expected)
+
+
+def test_a_measured_op_takes_no_less_than_a_launch():
+    little = tensor(4)
+    add = op("add", "pointwise_arith", (little, little), little)
+    assert op_seconds(add, (little, little), "bf16", MEASURED, "inference") == pytest.approx(1e-6)
+
+
+def test_what_was_not_measured_goes_by_the_roofline():
+    assert cast_seconds(X, "bf16", "fp32", MEASURED, "inference") == pytest.approx(128 * 1024 * 6 / 1e9)
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "launch", "expected"), [(1e9, 1e-6, "memory"), (1e15, 1e-6, "compute"), (1e15, 1, "launch")]
+)
+def test_what_bounds_a_product(bandwidth, launch, expected):
+    there = replace(ROUND, bandwidth=bandwidth, launch=launch)
+    assert bound(LINEAR, (X, W), "fp32", there) == expected
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,13 @@ def test_predicted_seconds_are_those_of_ops_and_casts():
     sketch, y = chain(WIDE, "matmul", "relu", matmul="bf16", relu="fp32")
     made = sketch.plan(y)
     n, w = 4096 * 1024, 1024 * 1024
-    product = 2e-6 + max(2 * n * 1024 / 989.4e12, 2 * (2 * n + w) / 3.35e12)
-    relu, cast = 2e-6 + 8 * n / 3.35e12, 2e-6 + 6 * n / 3.35e12
+    bandwidth, waves = 0.92 * 3.35e12, 0.78 * 128 / 132  # 32 x 4 tiles of 128 x 256 on 132 multiprocessors
+    product = 2e-6 + max(2 * n * 1024 / (989.4e12 * waves * 2048 / (2048 + 512)), 2 * (2 * n + w) / bandwidth)
+    relu, cast = 2e-6 + 8 * n / bandwidth, 2e-6 + 6 * n / bandwidth
     assert made.predicted.seconds == pytest.approx(product + relu + 2 * cast)
     assert made.predicted.cast_seconds == pytest.approx(2 * cast)
     assert made.predicted.cast_bytes == 12 * n
-    high = 2e-6 + max(2 * n * 1024 / 66.9e12, 4 * (2 * n + w) / 3.35e12)
+    high = 2e-6 + max(2 * n * 1024 / (66.9e12 * waves * 4096 / (4096 + 512)), 4 * (2 * n + w) / bandwidth)
     assert made.predicted.seconds_high == pytest.approx(high + relu)
 
 
