@@ -121,9 +121,10 @@ class Converted(nn.Module):
         """`.to(device)` and its like: swapped modules emulate fp8 exactly where the device they are on lacks it."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if any(plan.swaps for plan in self.plans.values()):
-            from precision_audit.backends.torchao_float8 import match_device
+            from precision_audit.backends import torchao_float8, torchao_quantize
 
-            match_device(self)
+            torchao_float8.match_device(self)
+            torchao_quantize.match_device(self)
         return self
 
     def as_read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
