@@ -16,7 +16,7 @@ from precision_audit import recipes
 from precision_audit.cost import worth as pricing
 from precision_audit.divisible import divisible
 from precision_audit.hardware.recipes import lacking
-from precision_audit.records import Hardware, Mode, Op, Tensor
+from precision_audit.records import Hardware, Mode, Op, Operand, Tensor
 
 OPS = frozenset({"_grouped_mm", "transformers::grouped_mm_fallback"})
 BACKEND, RECIPE = "torchao_grouped", "fp8_rowwise"
@@ -82,7 +82,11 @@ def worth(
 ) -> pricing.Worth:
     """As many linears as there are experts, which share the launches of one grouped kernel."""
     shared = replace(hardware, launch=hardware.launch / found.count)
-    as_linear = replace(op, op="linear", target="aten.linear.default", kind="matmul")
+    operands = tuple(Operand(each.value, name) for each, name in zip(op.operands, ("input", "weight"), strict=False))
+    as_linear = replace(op, op="linear", target="aten.linear.default", kind="matmul", operands=operands)
     sized, tensors = pricing.resized(as_linear, inputs[:2], found.k_example, found.n_example, found.m_example)
     one = pricing.worth(sized, tensors, BACKEND, RECIPE, low, shared, mode)
-    return replace(one, seconds=one.seconds * found.count, seconds_low=one.seconds_low * found.count)
+    reason = f"{one.reason}, for each of {found.count} experts" if one.reason else ""
+    return replace(
+        one, seconds=one.seconds * found.count, seconds_low=one.seconds_low * found.count, reason=reason
+    )

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from precision_audit.records import Lint, Report
-from precision_audit.report import findings, phrases, steps, tables
+from precision_audit.report import findings, layers, phrases, steps, tables
 
 SUFFIXES = (".txt",)
 
@@ -39,6 +39,7 @@ def _of_model(report: Report, verbose: bool, color: bool) -> list[list[str]]:
         [f"{phrases.paint(report.verdict, _VERDICT_STYLE[report.verdict], color)}   {report.summary}"],
         _op_table(report, verbose),
         list(_plan_lines(report, verbose)),
+        list(_layers(report, verbose)),
         list(_findings(report, verbose, color)),
         list(_training(report, verbose)),
         list(_verification(report, verbose, color)),
@@ -95,6 +96,16 @@ def _plan_lines(report: Report, verbose: bool) -> Iterator[str]:
             f"{report.plan.high}; casts {predicted.cast_seconds:.2g} s, {phrases.size(predicted.cast_bytes)}"
             + (f"; relative error of the outputs {predicted.error_share**0.5:.2g}" if predicted.error_share else "")
         )
+
+
+def _layers(report: Report, verbose: bool) -> Iterator[str]:
+    """May and worth of every linear, verbose."""
+    if not verbose or not (said := layers.counts(report)):
+        return
+    yield from _wrapped(said, "  ")
+    yield from tabulate(layers.rows(report), layers.HEADER, tablefmt="simple", disable_numparse=True).splitlines()
+    for remark in layers.remarks(report):
+        yield from _wrapped(remark, "  ")
 
 
 def _findings(report: Report | Lint, verbose: bool, color: bool) -> Iterator[str]:

@@ -240,7 +240,7 @@ def compile_graph(graph: fx.Graph) -> Callable[..., tuple[Any, ...]]:
 
 def _adopt(target: nn.Module, state: nn.Module) -> None:
     """Take over the children, parameters, buffers and tensor constants of `state`."""
-    for name, child in state.named_children():
+    for name, child in state._modules.items():
         target.add_module(name, child)
     for name, parameter in state._parameters.items():
         target.register_parameter(name, parameter)
