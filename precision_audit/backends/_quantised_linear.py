@@ -202,7 +202,7 @@ def _without_division_by_zero(weight: nn.Parameter) -> nn.Parameter:
     zero = scale == 0
     if bool(zero.any()):
         scale[zero] = 1.0
-        held[zero.expand(held.shape)] = 0
+        held.view(torch.uint8).masked_fill_(zero.expand(held.shape), 0)  # eight zero bits are zero
     return weight
 
 
