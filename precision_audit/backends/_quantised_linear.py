@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from precision_audit.backends import torchao_quantize
-from precision_audit.records import InputError
 from precision_audit.recipes import recipe as recipe_of
+from precision_audit.records import InputError
 
 _COMPUTES = torch.bfloat16  # what the recipes' kernels write
 _LEAST = 1e-12  # of a largest magnitude under a scale: torchao's own in training
@@ -34,10 +34,11 @@ class QuantisedLinear(nn.Module):
     weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, recipe: str) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, recipe: str) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.recipe = recipe
+        assert isinstance(weight, nn.Parameter) and (bias is None or isinstance(bias, nn.Parameter))
         self.register_parameter("weight", weight)
         self.register_parameter("bias", bias)
         self.quantise()

@@ -77,9 +77,7 @@ def refusal(inputs: Sequence[Tensor], mode: Mode, hardware: Hardware) -> str:
     return obstacles(found, mode, hardware)[0] or NO_MODULE
 
 
-def worth(
-    op: Op, inputs: Sequence[Tensor], found: Experts, low: str, hardware: Hardware, mode: Mode
-) -> pricing.Worth:
+def worth(op: Op, inputs: Sequence[Tensor], found: Experts, low: str, hardware: Hardware, mode: Mode) -> pricing.Worth:
     """As many linears as there are experts, which share the launches of one grouped kernel."""
     shared = replace(hardware, launch=hardware.launch / found.count)
     operands = tuple(Operand(each.value, name) for each, name in zip(op.operands, ("input", "weight"), strict=False))
@@ -87,6 +85,4 @@ def worth(
     sized, tensors = pricing.resized(as_linear, inputs[:2], found.k_example, found.n_example, found.m_example)
     one = pricing.worth(sized, tensors, BACKEND, RECIPE, low, shared, mode)
     reason = f"{one.reason}, for each of {found.count} experts" if one.reason else ""
-    return replace(
-        one, seconds=one.seconds * found.count, seconds_low=one.seconds_low * found.count, reason=reason
-    )
+    return replace(one, seconds=one.seconds * found.count, seconds_low=one.seconds_low * found.count, reason=reason)

@@ -107,7 +107,7 @@ class _Layers:
         )
 
     def _recipe(self, match: Match) -> tuple[str, str]:
-        """Of the rule that made it eligible, of the one that would have but for its sizes, else of the policy's first."""
+        """Of the rule that made it eligible, of one that would have but for its sizes, else of the policy's first."""
         missed = [rule for rule, _ in match.missed]
         rule = next((each for each in (match.rule, *missed) if each.classification == "fp8-eligible"), self._asking)
         known = recipes.of_backend(rule.backend)

@@ -67,11 +67,9 @@ def auto_filter(recipe: str, k: int, n: int) -> Filter:
         return ""
     if k % _MULTIPLE or n % _MULTIPLE:
         return "skip"
-    if recipe == "tensorwise":
-        small = k <= 4096 and n <= 1024
-    else:
-        small = n <= 2048 or k <= 1024 or (n <= 4096 and k <= 2048)
-    return "skip" if small else "convert"
+    small_tensorwise = k <= 4096 and n <= 1024
+    small_rowwise = n <= 2048 or k <= 1024 or (n <= 4096 and k <= 2048)
+    return "skip" if (small_tensorwise if recipe == "tensorwise" else small_rowwise) else "convert"
 
 
 def resized(op: Op, inputs: Sequence[Tensor], k: int, n: int, m: int) -> tuple[Op, list[Tensor]]:

@@ -193,9 +193,7 @@ class _Seconds:
 
     def _swapped(self, position: int, swap: Swap) -> float:
         op, row = self._graph.ops[position], recipes.recipe(swap.backend, swap.recipe)
-        return swap_cost.seconds(
-            op, self._inputs(position), row, self._policy.low, self._hardware, self._graph.mode
-        )
+        return swap_cost.seconds(op, self._inputs(position), row, self._policy.low, self._hardware, self._graph.mode)
 
     def predicted(
         self, reads: Readings, runs: Sequence[str], casts: Iterable[Cast], folds: Iterable[Fold]

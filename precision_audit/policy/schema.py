@@ -167,7 +167,9 @@ _RULE: dict[str, Any] = {
         "backend": _text(
             "what builds the module of an fp8-eligible linear: torchao (default), torchao_quantize, transformer_engine"
         ),
-        "recipe": _text("recipe of the backend, by its library's name: rowwise for torchao, float8dq-row for quantize_"),
+        "recipe": _text(
+            "recipe of the backend, by its library's name: rowwise for torchao, float8dq-row for quantize_"
+        ),
         "promote": {"type": "boolean", "description": "true: widen all float inputs to the widest (amp policies)"},
     },
 }

@@ -1,8 +1,9 @@
-"""quantize_ for inference: which sizes are taken, and that real and emulated modules are what torchao itself computes."""
+"""quantize_ for inference: which sizes are taken, and that real and emulated modules compute what torchao computes."""
 
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def swap_for(recipe: str) -> Swap:
     return Swap("fc/linear#0", "fc", NAME, recipe, 64, 48, 32)
 
 
-# offer -----------------------------------------------------------------------------------------------------------------
+# offer ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_sizes_are_those_of_the_kernel(recipe: str, k: int, n: int) -> None:
 
     block = 16 if recipe == "nvfp4" else 32
     format_ = torch.float8_e4m3fn if recipe == "nvfp4" else torch.float8_e8m0fnu
-    blocked = 128 * -(-(-(-k // block)) // 4) * 4
+    blocked = 128 * math.ceil(math.ceil(k / block) / 4) * 4
     if recipe == "float8dq-row":
         scales = [torch.empty(32, 1, device="meta"), torch.empty(1, n, device="meta")]
     else:
@@ -101,7 +102,7 @@ def test_what_is_changed_in_place_without_autograd_is_no_obstacle() -> None:
     assert isinstance(offer(op, records, "float8dq-row", "inference", H100), Swap)
 
 
-# build -----------------------------------------------------------------------------------------------------------------
+# build ----------------------------------------------------------------------------------------------------------------
 
 
 def plain(bias: bool = True, k: int = 64, n: int = 48) -> nn.Linear:
@@ -150,8 +151,8 @@ def torchaos_own(made: nn.Linear, recipe: str) -> nn.Linear:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "nvfp4"])
 def test_computes_what_torchao_computes(recipe: str, bias: bool) -> None:
-    """float8dq: torch's CPU kernel over torchao's tensors. Sums of 64 products and a bias, once rounded to bf16: at most
-    one rounding, 2^-8, apart where the bias is added before or after. mx: torchao's emulation rounds the factors to
+    """float8dq: torch's CPU kernel over torchao's tensors. Sums of 64 products and a bias, once rounded to bf16: at
+    most one rounding, 2^-8, apart where the bias is added before or after. mx: torchao's emulation rounds the factors to
     bf16 first, which holds them exactly, and sums as this does."""
     made = plain(bias)
     x = torch.randn(32, 64, dtype=torch.bfloat16)
@@ -295,7 +296,9 @@ class Net(nn.Module):
 
 def converted(recipe: str) -> Any:
     torch.manual_seed(0)
-    made = parse(POLICY.format(recipe=recipe, device="h100" if row_of(NAME, recipe).peak in ("", "fp8", "int8") else "b200"))
+    made = parse(
+        POLICY.format(recipe=recipe, device="h100" if row_of(NAME, recipe).peak in ("", "fp8", "int8") else "b200")
+    )
     return pa.convert(Net(), (torch.randn(8, 64),), policy=made)
 
 
@@ -318,7 +321,10 @@ def test_the_shipped_policy() -> None:
     x = torch.randn(8, 64)
     x[3] = 0  # a padded row
     result = pa.convert(Net(), (x,), policy="fp8-inference-hopper")
-    assert [(swap.module, swap.recipe) for swap in result.plan.swaps] == [("up", "float8dq-row"), ("down", "float8dq-row")]
+    assert [(swap.module, swap.recipe) for swap in result.plan.swaps] == [
+        ("up", "float8dq-row"),
+        ("down", "float8dq-row"),
+    ]
     assert [(each.module, each.reason) for each in result.plan.refusals] == [("head", "N=15 is not a multiple of 16")]
     assert result.report.verification.passed and result.module(x).isfinite().all()
 

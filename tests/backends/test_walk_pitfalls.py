@@ -1,5 +1,5 @@
-"""What torchao's own walk over modules loses, drops or miscounts, one test each: this package swaps it rightly or refuses
-it with a reason. Models are converted whole; nothing is said of speed here."""
+"""What torchao's own walk over modules loses, drops or miscounts, one test each: this package swaps it rightly or
+refuses it with a reason. Models are converted whole; nothing is said of speed here."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ from precision_audit.cost.worth import auto_filter, worth
 from precision_audit.decide import Decided, decide
 from precision_audit.hardware import device
 from precision_audit.plan import plan
-from precision_audit.records import Hardware, Layer, Op, Operand, Tensor
+from precision_audit.records import Hardware, Layer, Op, Tensor
 from tests.backends.graphs import linear
 
 H100 = device("h100")
 
-# torchao's filter ------------------------------------------------------------------------------------------------------
+# torchao's filter -----------------------------------------------------------------------------------------------------
 
 AROUND = sorted({16, 24, 128, 1008, 1024, 1040, 2032, 2048, 2064, 4080, 4096, 4112, 8192, 8200, 16384})
 
@@ -56,7 +56,7 @@ def test_the_filter_says_nothing_where_torchao_raises() -> None:
     assert auto_filter("rowwise_with_gw_hp", 4096, 4096) == ""
 
 
-# worth -----------------------------------------------------------------------------------------------------------------
+# worth ----------------------------------------------------------------------------------------------------------------
 
 MANY = 16384  # rows: a batch of 4 sequences of 4096
 
@@ -88,8 +88,8 @@ def test_worth_by_recipe_on_h100(recipe: str, k: int, n: int, yes: bool) -> None
 
 
 def test_rows_count_where_the_filter_ignores_them() -> None:
-    """K = N = 8192 with 16 rows: 2 x 16 x 8192² FLOPs, 2 GFLOP, take 2 µs of 989 TFLOP/s; casting the weight alone moves
-    67 M elements, at 5 bytes each 100 µs of 3.35 TB/s."""
+    """K = N = 8192 with 16 rows: 2 x 16 x 8192² FLOPs, 2 GFLOP, take 2 µs of 989 TFLOP/s; casting the weight alone
+    moves 67 M elements, at 5 bytes each 100 µs of 3.35 TB/s."""
     assert auto_filter("rowwise", 8192, 8192) == "convert"
     assert verdict("rowwise", 8192, 8192, m=16).startswith("not worth it: predicted")
     assert verdict("rowwise", 8192, 8192) == ""
@@ -302,10 +302,14 @@ def test_experts_are_judged_and_told_why_they_are_not_swapped(on: str, hidden: i
 
 
 def test_experts_are_layers_with_rows_per_expert() -> None:
-    made = policy.parse(POLICY.format(mode="training", device="h100", swap="eligible", backend="torchao", recipe="rowwise"))
+    made = policy.parse(
+        POLICY.format(mode="training", device="h100", swap="eligible", backend="torchao", recipe="rowwise")
+    )
     graph = capture(Experts(32, 64, 4), (torch.randn(64, 32),), mode="training").graph
     decided = decide(graph, made, H100, listed())
-    found = [each for each in layers_of.layers(graph, plan(graph, decided, made, H100), made, H100) if "grouped" in each.op]
+    found = [
+        each for each in layers_of.layers(graph, plan(graph, decided, made, H100), made, H100) if "grouped" in each.op
+    ]
     assert [(each.k, each.n, each.m) for each in found] == [(32, 64, 16), (64, 32, 16)]
     assert all(each.eligible and not each.swapped and each.kept and each.not_worth for each in found)
     assert found[0].constraints == ("rows of each expert % 16 == 0 in backward, as offs decides at run time",)

@@ -93,7 +93,7 @@ BAD = [
     (HEADER + "keep_io_types: perhaps\nrules:\n" + REST, 4, ["keep_io_types", "true or false"]),
     (HEADER + "device: h1000\nrules:\n" + REST, 4, ["device", "did you mean h100?"]),
     (HEADER + "casts: per_consumer\nrules:\n" + REST, 4, ["per_consumer without autocast"]),
-    (HEADER + "swap: worth-it\nrules:\n" + REST, 4, ["swap", "eligible"]),
+    (HEADER + "swap: worthit\nrules:\n" + REST, 4, ["swap", "did you mean worth-it?"]),
     (HEADER + "hazards: {PA1: error}\nrules:\n" + REST, 4, ["hazards.PA1", "PA203"]),
     (HEADER + "hazards: {PA999: off}\nrules:\n" + REST, 4, ["no hazard rule PA999 (did you mean PA", "list rules"]),
     (HEADER + "hazards: {PA508: off}\nrules:\n" + REST, 4, ["no hazard rule PA508 (did you mean PA50"]),

@@ -216,9 +216,36 @@ def test_symbolic_batch_under_each_recipe() -> None:
     assert told[0].message.startswith("head: backward needs B % 16 == 0, last batch included")
     assert "drop_last=True" in told[0].remedy and "rowwise_with_gw_hp" in told[0].remedy
     without = "  - {name: it, op: linear, class: fp8-eligible, recipe: rowwise_with_gw_hp}\n"
-    text = "name: mine\nextends: bf16-training\nrules:\n" + without
+    text = "name: mine\nextends: bf16-training\ndevice: h100\nrules:\n" + without
     decided = _run(Mlp(), X, text, batch)
-    assert len(decided.swaps) == 14 and decided.findings == ()
+    # what remains is that layers of 32 x 32 gain nothing
+    assert len(decided.swaps) == 14 and {finding.rule for finding in decided.findings} == {"PA403", "PA417"}
+
+
+@pytest.mark.parametrize("name", ["fp8-training-hopper", "fp8-training-hopper-fast", "fp8-inference-hopper"])
+def test_fp8_on_a_model_without_linears_is_a_warning(name: str) -> None:
+    decided = _run(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), (torch.randn(2, 3, 8, 8),), name)
+    (finding,) = [finding for finding in decided.findings if finding.rule.startswith(("PA4", "PA5"))]
+    assert (finding.rule, finding.severity) == ("PA505", "warning")
+    assert finding.message == "fp8 was asked for and nothing swapped: the model has no linear"
+    assert "a policy without fp8" in finding.remedy
+
+
+def test_where_nothing_is_worth_it_the_remedy_is_no_padding() -> None:
+    decided = _run(Mlp(), X, "fp8-training-hopper-fast")
+    assert not decided.swaps and all(refusal.not_worth for refusal in decided.refusals)
+    assert {finding.rule for finding in decided.findings} == {"PA403", "PA505"}
+    (finding,) = [finding for finding in decided.findings if finding.rule == "PA505"]
+    assert "swap: eligible to have it all the same" in finding.remedy and "pad" not in finding.remedy
+
+
+def test_swaps_are_told_to_be_compiled_once() -> None:
+    decided = _run(Mlp(), X, "fp8-training-hopper")
+    (finding,) = [finding for finding in decided.findings if finding.rule == "PA417"]
+    assert finding.message.startswith("14 Float8Linear: uncompiled,") and "torch.compile" in finding.remedy
+    # 14 inputs of 16 x 32 in bf16, four times over 3.35 TB/s, and two launches of 2 µs each
+    expected = 14 * (2 * 2e-6 + 4 * 16 * 32 * 2 / 3350e9)
+    assert dict(finding.evidence.numbers)["seconds"] == pytest.approx(expected)
 
 
 def test_the_projections_of_multihead_attention_are_functional() -> None:
