@@ -152,8 +152,8 @@ def torchaos_own(made: nn.Linear, recipe: str) -> nn.Linear:
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "nvfp4"])
 def test_computes_what_torchao_computes(recipe: str, bias: bool) -> None:
     """float8dq: torch's CPU kernel over torchao's tensors. Sums of 64 products and a bias, once rounded to bf16: at
-    most one rounding, 2^-8, apart where the bias is added before or after. mx: torchao's emulation rounds the factors to
-    bf16 first, which holds them exactly, and sums as this does."""
+    most one rounding, 2^-8, apart where the bias is added before or after. mx: torchao's emulation rounds the factors
+    to bf16 first, which holds them exactly, and sums as this does."""
     made = plain(bias)
     x = torch.randn(32, 64, dtype=torch.bfloat16)
     found, expected = build(made, swap_for(recipe))(x), torchaos_own(made, recipe)(x)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from precision_audit.records import Cost, Layer, Memory, Padding, Report
 from precision_audit.report import as_full, as_markdown, layers
-from tests.report.sample import sample
+from tests.report import sample
 
 MEMORY = Memory(1, 1)
 
@@ -36,7 +36,7 @@ FOUND = (
 
 def report(found: tuple[Layer, ...] = FOUND) -> Report:
     cost = Cost("h100", False, 3.0, 2.0, 1.0, 0.1, 0.5, MEMORY, MEMORY, MEMORY, 0, layers=found)
-    return replace(sample(), cost=cost)
+    return replace(sample.report(), cost=cost)
 
 
 def test_rows_group_what_differs_in_nothing_but_its_place() -> None:
