@@ -119,7 +119,6 @@ def test_the_reason_names_the_filter_only_where_it_alone_objects() -> None:
 POLICY = """\
 name: layers
 mode: {mode}
-device: {device}
 swap: {swap}
 formats: {{high: fp32, low: bf16}}
 rules:
@@ -144,10 +143,10 @@ def judged(
     model: nn.Module, args: tuple[torch.Tensor, ...], dynamic: object = None, **words: str
 ) -> tuple[Decided, dict[str, Layer]]:
     said = {"mode": "training", "device": "h100", "swap": "eligible", "backend": "torchao", "recipe": "rowwise"}
-    made = policy.parse(POLICY.format(**{**said, **words}))
+    said.update(words)
+    made, hardware = policy.parse(POLICY.format(**said)), device(said["device"])
     fake, fakes, _ = as_fake(model, args, {})
     graph = capture(fake, fakes, mode=made.mode, dynamic_shapes=dynamic).graph
-    hardware = device(made.device)
     decided = decide(graph, made, hardware, listed())
     found = layers_of.layers(graph, plan(graph, decided, made, hardware), made, hardware)
     return decided, {layer.module: layer for layer in found}
@@ -302,9 +301,7 @@ def test_experts_are_judged_and_told_why_they_are_not_swapped(on: str, hidden: i
 
 
 def test_experts_are_layers_with_rows_per_expert() -> None:
-    made = policy.parse(
-        POLICY.format(mode="training", device="h100", swap="eligible", backend="torchao", recipe="rowwise")
-    )
+    made = policy.parse(POLICY.format(mode="training", swap="eligible", backend="torchao", recipe="rowwise"))
     graph = capture(Experts(32, 64, 4), (torch.randn(64, 32),), mode="training").graph
     decided = decide(graph, made, H100, listed())
     found = [
