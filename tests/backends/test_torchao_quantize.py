@@ -329,6 +329,12 @@ def test_the_shipped_policy() -> None:
     assert result.report.verification.passed and result.module(x).isfinite().all()
 
 
+@pytest.mark.parametrize("recipe", ["float8dq-row", "int8wo"])
+def test_a_model_that_is_quantised_already_is_refused(recipe: str) -> None:
+    with pytest.raises(InputError, match="is a QuantisedLinear, .*: this model was swapped for fp8 before"):
+        pa.convert(converted(recipe).module, (torch.randn(8, 64),), policy="fp8-inference-hopper")
+
+
 @pytest.mark.parametrize("recipe", EMULATED)
 def test_what_is_emulated_saves_and_loads_bit_for_bit(recipe: str, tmp_path: Any) -> None:
     result, x = converted(recipe), torch.randn(8, 64)
