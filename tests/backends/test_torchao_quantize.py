@@ -331,7 +331,7 @@ def test_the_shipped_policy() -> None:
 
 @pytest.mark.parametrize("recipe", ["float8dq-row", "int8wo"])
 def test_a_model_that_is_quantised_already_is_refused(recipe: str) -> None:
-    with pytest.raises(InputError, match="is a QuantisedLinear, .*: this model was swapped for fp8 before"):
+    with pytest.raises(InputError, match=r"is a QuantisedLinear, .*: this model was swapped for fp8 before"):
         pa.convert(converted(recipe).module, (torch.randn(8, 64),), policy="fp8-inference-hopper")
 
 
