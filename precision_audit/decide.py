@@ -10,7 +10,9 @@ Whose word counts, strongest first:
   remedy   what a hazard rule asks for (`remedies`, by op), unless the policy turns that rule off
   class    of the first policy rule that matches
 A `follow` op gets no format here: the plan finds the cheapest. An fp8-eligible linear is offered to its backend, and
-where that refuses, the op runs in the low format and the reason is kept.
+where that refuses, the op runs in the low format and the reason is kept; so it is where the policy swaps only what is
+worth it and the cost model says that a swap is not. The experts' grouped product has no module that could be swapped:
+it is judged where linears are, and refused with what stands against it.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from precision_audit import ops, rules
+from precision_audit import ops, recipes, rules
 from precision_audit.backends import Backend
+from precision_audit.cost import experts
+from precision_audit.cost.worth import worth
 from precision_audit.formats import is_float
 from precision_audit.hardware.recipes import chosen, conditions, lacking
 from precision_audit.policy.match import STATE, Match, Matcher
@@ -111,14 +115,18 @@ class _Judge:
         self.swaps: list[Swap] = []
         self.refusals: list[Refusal] = []
         self._kernels: dict[tuple[str, str], str] = {}
+        self._asks_for_swaps = any(rule.backend in backends for rule in policy.rules if rule.backend)
 
     def decision(self, op: Op) -> Decision:
         match = self.matches[op.key] = self.matcher.first(op)
+        if op.op in experts.OPS and self._asks_for_swaps:
+            why = experts.refusal(self.matcher.inputs(op), self.policy.mode, self.hardware)
+            self.refusals.append(Refusal(op.key, op.module, experts.BACKEND, why))
         fact = _fact(op, self.policy.high, self.matcher.inputs(op))
         if fact and self._swaps_low(op, match):
             swap = self.swaps[-1]
             reason = f"{_stated(match)}: swapped by {swap.backend}, in the {self.policy.low} it was captured in"
-            return self._made(op, "fp8-eligible", f"fp8 {swap.recipe}", reason, match)
+            return self._made(op, "fp8-eligible", _swapped(swap), reason, match)
         if fact:
             return Decision(op.key, "fixed", _captured(op), f"fact: {fact}", self._accumulates(op, _captured(op)))
         rule = match.rule
@@ -141,11 +149,11 @@ class _Judge:
             return Decision(op.key, "inherit", "", _stated(match), promote=rule.promote)
         refused = ""
         if rule.classification == "fp8-eligible":
-            found = self._offer(op, match)
+            found = self._worthwhile(op, match)
             if isinstance(found, Swap):
                 self.swaps.append(found)
                 reason = f"{_stated(match)}: swapped by {found.backend}"
-                return self._made(op, "fp8-eligible", f"fp8 {found.recipe}", reason, match)
+                return self._made(op, "fp8-eligible", _swapped(found), reason, match)
             refused = self._refuse(found)
         elif match.missed and op.op == "linear":
             missed, why = match.missed[0]
@@ -166,7 +174,7 @@ class _Judge:
             if match.missed and op.op == "linear":
                 self._refuse(Refusal(op.key, op.module, match.missed[0][0].backend, match.missed[0][1]))
             return False
-        found = self._offer(op, match)
+        found = self._worthwhile(op, match)
         if isinstance(found, Swap):
             self.swaps.append(found)
             return True
@@ -178,6 +186,16 @@ class _Judge:
         if lacking:
             return self._high(op, f"fact: {lacking}, over {_origin(match.rule)}")
         return self._made(op, match.rule.classification, to, _stated(match), match)
+
+    def _worthwhile(self, op: Op, match: Match) -> Swap | Refusal:
+        """The offer, but for one that gains nothing under a policy that asks for a gain. As the offer, it is judged for
+        the policy's mode."""
+        found, policy = self._offer(op, match), self.policy
+        if isinstance(found, Refusal) or policy.swap == "eligible":
+            return found
+        inputs = self.matcher.inputs(op)
+        judged = worth(op, inputs, found.backend, found.recipe, policy.low, self.hardware, policy.mode)
+        return Refusal(op.key, op.module, found.backend, judged.reason, not_worth=True) if judged.reason else found
 
     def _offer(self, op: Op, match: Match) -> Swap | Refusal:
         rule = match.rule
@@ -250,6 +268,11 @@ def _fact(op: Op, high: str, inputs: tuple[Tensor, ...]) -> str:
     if any(tensor.format.startswith("complex") for tensor in inputs):
         return "reads complex numbers, which have no low format"
     return ""
+
+
+def _swapped(swap: Swap) -> str:
+    """`fp8 rowwise`: what its products are made of, and the recipe."""
+    return f"{recipes.arithmetic(swap.backend, swap.recipe)} {swap.recipe}"
 
 
 def _captured(op: Op) -> str:

@@ -52,6 +52,7 @@ _TRAINING: tuple[Mode, ...] = ("training",)
 _INFERENCE: tuple[Mode, ...] = ("inference",)
 _ALL = (True, True, True)
 _FORWARD = (True, False, False)
+_QUANTIZE = "torchao 0.18 quantize_, names of its benchmarks; sizes by torch's _scaled_mm on the meta device"
 
 _ROWS = (
     # torchao's Float8Linear. M counts in backward, as the inner size of the gradient of the weight.
@@ -75,6 +76,28 @@ _ROWS = (
            gradient="fp8_e4m3fn", source=_TE),
     Recipe("transformer_engine", "NVFP4BlockScaling", "nvfp4", "nvfp4", _ALL, (16, 16, 16), (16, 16, 16), _BOTH,
            minimum="10.0", below="12.0", beyond=_NO_HADAMARD, gradient="fp4_e2m1", source=_TE),
+    # torchao's quantize_, for inference. A weight alone may have any size; a scaled product wants K and N in sixteens,
+    # whole blocks, and 32 of two values in a byte. int8's sizes and its capability are those of cuBLAS: where they do
+    # not fit, torchao quietly multiplies on the CPU.
+    Recipe("torchao_quantize", "float8dq-row", "fp8_rowwise", "fp8", _FORWARD, (16, 16, 1), (16, 16, 1), _INFERENCE,
+           minimum="8.9", below="12.0", rocm=_AMD[:2], stored=True, source=f"{_QUANTIZE}; pytorch issue 192707"),
+    Recipe("torchao_quantize", "float8dq-tensor", "fp8_tensorwise", "fp8", _FORWARD, (16, 16, 1), (16, 16, 1),
+           _INFERENCE, minimum="8.9", rocm=_AMD[:2], stored=True, source=_QUANTIZE),
+    Recipe("torchao_quantize", "float8wo", "fp8_rowwise", "", _FORWARD, (1, 1, 1), (1, 1, 1), _INFERENCE,
+           stored=True, activations=False, source=_QUANTIZE),
+    Recipe("torchao_quantize", "int8dq", "int8", "int8", _FORWARD, (8, 8, 1), (8, 8, 1), _INFERENCE,
+           minimum="7.5", stored=True, source=f"{_QUANTIZE}; torchao/kernel/intmm.py"),
+    Recipe("torchao_quantize", "int8wo", "int8", "", _FORWARD, (1, 1, 1), (1, 1, 1), _INFERENCE,
+           stored=True, activations=False, source=_QUANTIZE),
+    Recipe("torchao_quantize", "mxfp8", "mxfp8_e4m3", "mxfp8", _FORWARD, (32, 16, 1), (32, 16, 1), _INFERENCE,
+           minimum="10.0", rocm=("gfx950",), stored=True, source=_QUANTIZE),
+    Recipe("torchao_quantize", "mxfp4", "mxfp4", "mxfp4", _FORWARD, (32, 16, 1), (32, 16, 1), _INFERENCE,
+           only=("10.0", "10.3"), rocm=("gfx950",), stored=True, source=_QUANTIZE),
+    Recipe("torchao_quantize", "nvfp4", "nvfp4", "nvfp4", _FORWARD, (32, 16, 1), (32, 16, 1), _INFERENCE,
+           minimum="10.0", stored=True, source=_QUANTIZE),
+    # Experts: torch's grouped product as torchao's Float8TrainingOpConfig runs it. Judged, never swapped.
+    Recipe("torchao_grouped", "fp8_rowwise", "fp8_rowwise", "fp8", _ALL, (16, 16, 1), (16, 16, 16), _BOTH,
+           only=("9.0", "10.0"), gradient="fp8_e4m3fn", source="torch's _scaled_grouped_mm; torchao moe_training"),
 )  # fmt: skip
 
 # What a rule that names no recipe gets, by the CUDA capability from which it does; any other backend: the first of its
@@ -90,6 +113,12 @@ RECIPES: Mapping[tuple[str, str], Recipe] = {(row.backend, row.name): row for ro
 def recipe(backend: str, name: str) -> Recipe:
     """The row of a recipe; both were validated with the policy."""
     return RECIPES[backend, name]
+
+
+def arithmetic(backend: str, name: str) -> str:
+    """The word for what a recipe's products are made of: fp8, mxfp8, mxfp4, nvfp4, int8."""
+    row = RECIPES.get((backend, name))
+    return (row.peak or row.scheme.partition("_")[0]) if row else "fp8"
 
 
 def of_backend(backend: str) -> tuple[str, ...]:

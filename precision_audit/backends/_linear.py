@@ -34,10 +34,12 @@ class Linear:
     notes: tuple[str, ...]
 
 
-def describe(op: Op, graph: Graph) -> Linear | str:
-    """The linear's sizes and notes, or why it cannot be swapped."""
+def describe(op: Op, graph: Graph, *, trained: bool = True) -> Linear | str:
+    """The linear's sizes and notes, or why it cannot be swapped. `trained`: by a module that autograd goes through."""
     index = _index(graph)
-    reason = _not_a_module(op, index) or _not_in_a_known_format(op, index) or _changed_in_place(op, graph, index)
+    reason = _not_a_module(op, index) or _not_in_a_known_format(op, index)
+    if trained:
+        reason = reason or _changed_in_place(op, graph, index)
     if reason:
         return reason
     values = {operand.argument: operand.value for operand in op.operands}

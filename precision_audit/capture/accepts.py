@@ -15,7 +15,8 @@ from torch.nn.parameter import is_lazy
 
 from precision_audit.records import InputError
 
-_SWAPPED = ("torchao.float8.", "transformer_engine.")  # where the modules that replace linears come from
+# Where the modules that replace linears come from.
+_SWAPPED = ("torchao.float8.", "transformer_engine.", "precision_audit.backends._quantised_linear")
 
 
 def check_model(model: Any) -> None:

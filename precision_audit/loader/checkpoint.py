@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,13 @@ _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 _INDEX = ".safetensors.index.json"  # how public checkpoints in several files are named
 
 
-def load(model: nn.Module, path: str | Path) -> str:
-    """Fill `model` from `path`; InputError lists what does not fit."""
+def load(model: nn.Module, path: str | Path, elsewhere: Collection[str] = ()) -> str:
+    """Fill `model` from `path`; InputError lists what does not fit. `elsewhere`: names that another file holds."""
     path = Path(path)
     files = _files(path)
     state = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)}
     shapes = {name: shape for file in files for name, shape in _shapes(file).items()}
-    problems = _differences(state, shapes)
+    problems = _differences({name: value for name, value in state.items() if name not in elsewhere}, shapes)
     if problems:
         raise InputError(f"{path} does not fit {type(model).__name__}: {'; '.join(problems)}")
     changed: Counter[tuple[str, str]] = Counter()

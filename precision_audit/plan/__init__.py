@@ -16,7 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from precision_audit.cost import roofline, swapped
+from precision_audit import recipes
+from precision_audit.cost import roofline
+from precision_audit.cost import swapped as swap_cost
 from precision_audit.formats import is_float
 from precision_audit.plan.charging import Charged, Prices, charge
 from precision_audit.plan.cut import solve
@@ -26,7 +28,6 @@ from precision_audit.plan.labelling import HIGH as ASKS_HIGH
 from precision_audit.plan.placing import made_format, place
 from precision_audit.plan.reading import Readings, alike, readings
 from precision_audit.plan.streams import high_streams
-from precision_audit.recipes import Recipe, recipe
 from precision_audit.records import (
     Cast,
     Decision,
@@ -57,12 +58,10 @@ def plan(
     """The cheapest plan. `error_shares` holds the expected squared relative error of a source: an op's key when it
     runs low, `cast:` and a value when that value is read low; `lam` is what a unit of it is worth in seconds."""
     seconds = _Seconds(graph, policy, hardware, lam, error_shares or {})
-    seconds.recipes = {swap.op: recipe(swap.backend, swap.recipe) for swap in decided.swaps}
-    swaps, refusals = _worthwhile(graph, decided.swaps, policy, seconds)
-    reads, asked, swaps, more = _asked(
-        graph, decided.decisions, policy, hardware.kernels, swaps=swaps, same=seconds.same
+    reads, asked, swaps, refusals = _asked(
+        graph, decided.decisions, policy, hardware.kernels, swaps=decided.swaps, same=seconds.same
     )
-    seconds.swapped = {swap.op for swap in swaps}
+    seconds.swaps = {swap.op: swap for swap in swaps}
     found = [_solved(reads, each, policy, seconds) for each in (asked, high_streams(reads, asked)) if each]
     runs, casts, folds, predicted = min(found, key=lambda each: each[3].seconds + lam * each[3].error_share)
     return Plan(
@@ -74,7 +73,7 @@ def plan(
         casts=tuple(casts),
         folds=tuple(folds),
         swaps=tuple(swaps),
-        refusals=(*decided.refusals, *refusals, *more),
+        refusals=(*decided.refusals, *refusals),
         environment=policy.environment,
         predicted=predicted,
         graph_digest=digest(graph),
@@ -96,7 +95,7 @@ def settle(decisions: Iterable[Decision], made: Plan) -> tuple[Decision, ...]:
 
 def _settled(decision: Decision, runs: str, refusal: Refusal | None, fed: bool, made: Plan) -> Decision:
     asked = decision.chosen
-    if asked.startswith("fp8"):
+    if decision.swapped:
         why = f"backend {refusal.backend}: {refusal.reason}" if refusal else "the plan has no swap"
         return replace(decision, chosen=runs or made.low, reason=f"{why}; {decision.reason}")
     if not runs or runs == asked:
@@ -129,24 +128,6 @@ def _asked(
         refusals.extend(asked.refusals)
         refused = {refusal.op for refusal in asked.refusals}
         swaps = [swap for swap in swaps if swap.op not in refused]
-
-
-def _worthwhile(
-    graph: Graph, swaps: Sequence[Swap], policy: Policy, seconds: _Seconds
-) -> tuple[list[Swap], list[Refusal]]:
-    """The cheaper of fp8 and low for each eligible linear, where the policy asks for that; the choice is recorded."""
-    if policy.swap == "eligible":
-        return list(swaps), []
-    kept, refusals = [], []
-    position = {op.key: i for i, op in enumerate(graph.ops)}
-    for swap in swaps:
-        fp8, low = seconds.fp8(position[swap.op]), seconds.op(position[swap.op], policy.low)
-        if fp8 < low:
-            kept.append(swap)
-            continue
-        reason = f"not worth it: predicted {fp8 * 1e6:.3g} µs in fp8, {low * 1e6:.3g} µs in {policy.low}"
-        refusals.append(Refusal(swap.op, swap.module, swap.backend, reason))
-    return kept, refusals
 
 
 def _solved(
@@ -193,8 +174,7 @@ class _Seconds:
         }
         self._compute = roofline.compute_format(policy)
         self.same = alike(graph)
-        self.swapped: set[str] = set()
-        self.recipes: dict[str, Recipe] = {}
+        self.swaps: Mapping[str, Swap] = {}
         self._known: dict[tuple[int, str], float] = {}  # by the number of ops that are alike
 
     def prices(self) -> Prices:
@@ -202,8 +182,8 @@ class _Seconds:
 
     def op(self, position: int, format_: str) -> float:
         op = self._graph.ops[position]
-        if format_ == self._policy.low and op.key in self.swapped:
-            return self.fp8(position)
+        if format_ == self._policy.low and op.key in self.swaps:
+            return self._swapped(position, self.swaps[op.key])
         sort = (self.same[position], format_)
         if sort not in self._known:
             compute = self._compute if format_ == self._policy.high else ""
@@ -211,10 +191,9 @@ class _Seconds:
             self._known[sort] = roofline.op_seconds(op, inputs, format_, self._hardware, mode, compute=compute)
         return self._known[sort]
 
-    def fp8(self, position: int) -> float:
-        op = self._graph.ops[position]
-        low, row = self._policy.low, self.recipes[op.key]
-        return swapped.seconds(op, self._inputs(position), row, low, self._hardware, self._graph.mode)
+    def _swapped(self, position: int, swap: Swap) -> float:
+        op, row = self._graph.ops[position], recipes.recipe(swap.backend, swap.recipe)
+        return swap_cost.seconds(op, self._inputs(position), row, self._policy.low, self._hardware, self._graph.mode)
 
     def predicted(
         self, reads: Readings, runs: Sequence[str], casts: Iterable[Cast], folds: Iterable[Fold]

@@ -7,6 +7,7 @@ as it stands: that a cheaper one exists today is no problem (`cheaper` gives a n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from precision_audit import backends, hardware, ops
 from precision_audit.decide import Decided, decide
@@ -27,7 +28,8 @@ def check(plan: Plan, graph: Graph, policy: Policy, device: Hardware | None = No
     if problems or policy.autocast:  # autocast's own decisions follow no pins and no demands
         return problems
     row = device or hardware.device(policy.device or "local")
-    decided = decide(graph, policy, row, backends.listed())
+    # a swap that is not worth it any more still fits: whether a cheaper plan exists is no problem
+    decided = decide(graph, replace(policy, swap="eligible"), row, backends.listed())
     reads = readings(graph, row.kernels, plan.swaps)
     asked = labels(reads, decided.decisions, policy, plan.swaps)
     return [

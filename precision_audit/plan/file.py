@@ -132,7 +132,8 @@ def _swap(swap: Swap) -> dict[str, object]:
 
 
 def _refusal(refusal: Refusal) -> dict[str, object]:
-    return {name: getattr(refusal, name) for name in ("op", "module", "backend", "reason")}
+    fields: dict[str, object] = {name: getattr(refusal, name) for name in ("op", "module", "backend", "reason")}
+    return {**fields, **({"not_worth": True} if refusal.not_worth else {})}
 
 
 def _listed(key: str, items: Iterable[str]) -> list[str]:
@@ -225,8 +226,10 @@ class _Reader:
 
     def _refusal(self, node: yaml.Node) -> Refusal:
         names = ("op", "module", "backend", "reason")
-        fields = self.mapping(node, "refusal", names, required=names)
-        return Refusal(*(self.text(fields[name], name) for name in names))
+        fields = self.mapping(node, "refusal", (*names, "not_worth"), required=names)
+        words = [self.text(fields[name], name) for name in names]
+        worthless = "not_worth" in fields and self.one_of(fields["not_worth"], "not_worth", ("true", "false")) == "true"
+        return Refusal(words[0], words[1], words[2], words[3], worthless)
 
     def _readers(self, fields: Mapping[str, yaml.Node]) -> tuple[str, ...]:
         return self.each(fields, "for", lambda node: self.text(node, "for"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
-from precision_audit import ops
+from precision_audit import ops, recipes
 from precision_audit.formats import bytes_of
 from precision_audit.policy import schema as policy_schema
 from precision_audit.policy.match import bad_glob, glob, is_catch_all, is_glob
@@ -69,6 +69,7 @@ def check_whole(policy: Policy, root: Node) -> None:
         node.fail(f"low {policy.low} is not smaller than high {policy.high}", "such as {high: fp32, low: bf16}")
     for rule in policy.rules:
         _check_class(rule, policy)
+        _check_recipe(rule, policy)
     _check_recipes(policy, root)
     if policy.casts == "per_consumer" and not policy.autocast:
         root.entries().get("casts", root).fail(
@@ -229,6 +230,19 @@ def _written(rule: Rule, root: Node) -> Node:
         if f"{node.file}:{node.line}" == rule.origin:
             return node.entries().get("recipe", node.entries()["class"])
     return entries.get("device", root)
+
+
+def _check_recipe(rule: Rule, policy: Policy) -> None:
+    """A recipe that stores quantised weights cannot train them."""
+    known = {name: recipes.recipe(rule.backend, name) for name in recipes.of_backend(rule.backend)}
+    asked = [known[rule.recipe]] if rule.recipe else list(known.values())
+    if asked and not any(policy.mode in row.modes for row in asked):
+        named = rule.recipe or rule.backend
+        modes = " or ".join(asked[0].modes)
+        expected = f"mode: {modes}, or backend: {DEFAULT_BACKEND}"
+        raise InputError(
+            f"{rule.origin}: rule {rule.name!r}: {named} quantises for {modes}, not {policy.mode}; expected {expected}"
+        )
 
 
 def _fail(rule: Rule, problem: str, expected: str) -> NoReturn:

@@ -164,8 +164,12 @@ _RULE: dict[str, Any] = {
             "additionalProperties": _CONDITION,
         },
         "class": _text("one of fp8-eligible, safe-in-<low>, follow, keep-<high>, pin:<format>, inherit", pattern=CLASS),
-        "backend": _text("what builds the module of an fp8-eligible linear: torchao (default) or transformer_engine"),
-        "recipe": _text("fp8 recipe of the backend: tensorwise, rowwise or rowwise_with_gw_hp for torchao"),
+        "backend": _text(
+            "what builds the module of an fp8-eligible linear: torchao (default), torchao_quantize, transformer_engine"
+        ),
+        "recipe": _text(
+            "recipe of the backend, by its library's name: rowwise for torchao, float8dq-row for quantize_"
+        ),
         "promote": {"type": "boolean", "description": "true: widen all float inputs to the widest (amp policies)"},
     },
 }

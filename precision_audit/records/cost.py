@@ -15,11 +15,13 @@ class Padding:
     m: int
     bytes: int
     seconds: float
+    worth: bool = False  # still, with the larger sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One linear (or grouped product of experts) under one recipe: may it, and is it worth it? Two verdicts."""
+    """One linear (or grouped product of experts) under one recipe: may it, and is it worth it? Two verdicts. It can be
+    both and not be swapped, where the policy keeps it (`kept`)."""
 
     op: str
     module: str
@@ -35,6 +37,9 @@ class Layer:
     swapped: bool
     padding: Padding | None = None  # where padding would make it eligible
     auto_filter: Literal["", "convert", "skip"] = ""  # what torchao's own filter says; "" where it says nothing
+    not_worth: str = ""  # why it is not worth it; "" where it is, or may not anyway
+    constraints: tuple[str, ...] = ()  # conditions on symbolic sizes under which it may
+    kept: str = ""  # the policy's rule that keeps it out, where it may
 
     @property
     def speed_up(self) -> float:

@@ -22,6 +22,11 @@ class Decision:
     promote: bool = False
     autocast: bool = False  # amp policies: inner ops are autocast, run the op inside an autocast region
 
+    @property
+    def swapped(self) -> bool:
+        """Whether a swap was chosen: its arithmetic and its recipe, two words."""
+        return " " in self.chosen
+
 
 @dataclass(frozen=True, slots=True)
 class Swap:
@@ -43,12 +48,14 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A linear that was eligible by policy and that a backend would not take, and why."""
+    """A linear that was eligible by policy and stays in the low format, and why: it may not be swapped, or it may and
+    is not worth it."""
 
     op: str
     module: str
     backend: str
     reason: str
+    not_worth: bool = False  # it may, and is predicted to gain nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from precision_audit.records import Lint, Report
-from precision_audit.report import costs, findings, phrases, steps, tables
+from precision_audit.report import costs, findings, layers, phrases, steps, tables
 
 SUFFIXES = (".txt",)
 
@@ -40,6 +40,7 @@ def _of_model(report: Report, verbose: bool, color: bool) -> list[list[str]]:
         _op_table(report, verbose),
         list(_plan_lines(report, verbose)),
         list(_costs(report, verbose)),
+        list(_layers(report, verbose)),
         list(_findings(report, verbose, color)),
         list(_training(report, verbose)),
         list(_verification(report, verbose, color)),
@@ -100,6 +101,16 @@ def _costs(report: Report, verbose: bool) -> Iterator[str]:
     if verbose and (rows := costs.module_rows(report)):
         header = costs.module_header(report)
         yield from tabulate([header, *rows], tablefmt="plain", disable_numparse=True).splitlines()
+
+
+def _layers(report: Report, verbose: bool) -> Iterator[str]:
+    """May and worth of every linear, verbose."""
+    if not verbose or not (said := layers.counts(report)):
+        return
+    yield from _wrapped(said, "  ")
+    yield from tabulate(layers.rows(report), layers.HEADER, tablefmt="simple", disable_numparse=True).splitlines()
+    for remark in layers.remarks(report):
+        yield from _wrapped(remark, "  ")
 
 
 def _findings(report: Report | Lint, verbose: bool, color: bool) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from precision_audit.records import Lint, Report
-from precision_audit.report import costs, findings, phrases, tables
+from precision_audit.report import costs, findings, layers, phrases, tables
 
 SUFFIXES = (".md", ".markdown")
 
@@ -106,6 +106,8 @@ def _linears(report: Report) -> Iterator[str]:
         + f", {len(refusals)} refused"
         + (f" ({_escaped(refused)})" if refused else "")
     )
+    if said := layers.counts(report):
+        yield _escaped(said)
 
 
 def _findings(report: Report | Lint, verbose: bool) -> Iterator[str]:

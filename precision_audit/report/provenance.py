@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from precision_audit import recipes
 from precision_audit.records import Plan
 
 
@@ -79,8 +80,15 @@ def versions() -> tuple[tuple[str, str], ...]:
 
 
 def emulated(plan: Plan, device: str = "cpu") -> tuple[str, ...]:
-    """Formats whose arithmetic is imitated where the verification runs: fp8 has no kernels on a CPU."""
-    return ("fp8",) if plan.swaps and device == "cpu" else ()
+    """Formats whose arithmetic is imitated where the verification runs: a CPU has kernels for int8, and multiplies
+    weights that are only stored in fewer bits."""
+    rows = {recipes.RECIPES.get((swap.backend, swap.recipe)): swap for swap in plan.swaps}
+    imitated = (
+        recipes.arithmetic(swap.backend, swap.recipe)
+        for row, swap in rows.items()
+        if row is None or (row.activations and row.scheme != "int8")
+    )
+    return tuple(sorted(set(imitated))) if device == "cpu" else ()
 
 
 def _add(digest: Any, name: str, tensor: Tensor) -> None:

@@ -24,7 +24,6 @@ import shlex
 from precision_audit.records import Finding, Graph, Plan, Policy, Severity, Verdict, Verification
 
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-_BACKEND_MODULES = {"torchao": "Float8Linear", "transformer_engine": "te.Linear"}
 
 
 def judge(
@@ -62,12 +61,10 @@ def summary(
     more = ", ".join(f"{number} {what}" for what, number in apart.items() if number)
     parts = [", ".join(counts) + (f" ({more})" if more else "")]
     if asks_for_swaps(policy):
-        backends = sorted(
-            {swap.backend for swap in plan.swaps} | {rule.backend for rule in policy.rules if rule.backend}
-        )
-        modules = ", ".join(_BACKEND_MODULES.get(name, name) for name in backends)
+        asked = [rule.backend for rule in policy.rules if rule.backend]
+        kinds = [swap.kind for swap in plan.swaps] or [refusal.backend for refusal in plan.refusals] or asked
         total = len(plan.swaps) + len(plan.refusals)
-        parts.append(f"{modules}: {len(plan.swaps)} of {_count(total, 'linear')}")
+        parts.append(f"{', '.join(sorted(set(kinds)))}: {len(plan.swaps)} of {_count(total, 'linear')}")
     if verdict in ("NOT READY", "NOT ENOUGH EVIDENCE"):
         parts.extend(reasons[:2])
     return "   ".join(parts)

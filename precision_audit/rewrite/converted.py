@@ -121,9 +121,10 @@ class Converted(nn.Module):
         """`.to(device)` and its like: swapped modules emulate fp8 exactly where the device they are on lacks it."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if any(plan.swaps for plan in self.plans.values()):
-            from precision_audit.backends.torchao_float8 import match_device
+            from precision_audit.backends import torchao_float8, torchao_quantize
 
-            match_device(self)
+            torchao_float8.match_device(self)
+            torchao_quantize.match_device(self)
         return self
 
     def as_read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -239,7 +240,7 @@ def compile_graph(graph: fx.Graph) -> Callable[..., tuple[Any, ...]]:
 
 def _adopt(target: nn.Module, state: nn.Module) -> None:
     """Take over the children, parameters, buffers and tensor constants of `state`."""
-    for name, child in state.named_children():
+    for name, child in state._modules.items():
         target.add_module(name, child)
     for name, parameter in state._parameters.items():
         target.register_parameter(name, parameter)

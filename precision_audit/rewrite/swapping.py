@@ -15,17 +15,20 @@ from precision_audit.records import Plan
 
 
 def put_modules(state: nn.Module, captured: Captured, plan: Plan) -> None:
-    """Replace the module at each planned path; a module that is called twice is built once."""
+    """Replace the module at each planned path; one that is called twice, or known under two names, is built once."""
     done: set[str] = set()
+    made: dict[tuple[object, ...], nn.Module] = {}
     for swap in plan.swaps:
         if swap.module in done:
             continue
         holder = state.get_submodule(swap.module)
-        if isinstance(holder, nn.Linear):  # already swapped for the other mode
+        if type(holder) is not nn.Module:  # already swapped for the other mode
             continue
-        built = backends.get(swap.backend).build(_linear_of(holder, plan.mode == "training"), swap)
+        same = (id(holder.weight), id(getattr(holder, "bias", None)), swap.backend, swap.recipe)
+        if same not in made:
+            made[same] = backends.get(swap.backend).build(_linear_of(holder, plan.mode == "training"), swap)
         parent, _, name = swap.module.rpartition(".")
-        setattr(state.get_submodule(parent), name, built)
+        setattr(state.get_submodule(parent), name, made[same])
         done.add(swap.module)
 
 

@@ -1,6 +1,7 @@
 """PA401 linear refused by the fp8 backend
 
-What it does: names every linear that the policy made fp8-eligible and that stays in the low format, with the reason.
+What it does: names every linear, and every grouped product of experts, that the policy would have in fp8 and that may
+not be: it stays in the low format, with the reason. What may be and is not worth it is PA403's.
 Why it is a hazard: it is not a danger to the result; but a reader of "fp8" should know which layers are not, and most
 refusals come from a size that padding would mend: fp8 kernels want K and N in multiples of 16.
 What to do: pad the size as the fix says (a vocabulary, a class count), in the model, or leave the layer as it is.
@@ -28,8 +29,8 @@ def check(context: Context) -> Iterator[Finding]:
     ops, lacking = context.by_key(), lacked(context)
     for refusal in context.refusals:
         op = ops[refusal.op]
-        if op.key in lacking or is_functional(op, context.graph):
-            continue  # PA404 says it once for all, PA306 says more
+        if op.key in lacking or refusal.not_worth or is_functional(op, context.graph):
+            continue  # PA404 says it once for all, PA403 and PA306 say more
         stays = context.decisions[op.key].chosen or context.policy.low
         pads = _pads(refusal.reason)
         yield found(

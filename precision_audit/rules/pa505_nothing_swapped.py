@@ -30,15 +30,21 @@ def check(context: Context) -> Iterator[Finding]:
     commonest = min(reasons, key=lambda reason: (-reasons[reason], reason), default="no rule made a linear eligible")
     lacks = commonest in lacked(context).values()
     mend = "plan for a device that has it (PA404)" if lacks else "pad the sizes that are refused"
+    told = f"{linears} linears, {len(context.refusals)} refused ({commonest})"
+    remedy = f"{mend}, or use a policy without fp8"
+    if not linears and not context.refusals:
+        told, remedy = "the model has no linear", "a policy without fp8, such as bf16-training or bf16-inference"
+    elif context.refusals and all(refusal.not_worth for refusal in context.refusals):
+        remedy = "a policy without fp8, a larger batch, or swap: eligible to have it all the same"
     yield found_in_policy(
         __name__,
         "warning",
         asking[0],
-        f"fp8 was asked for and nothing swapped: {linears} linears, {len(context.refusals)} refused ({commonest})",
+        f"fp8 was asked for and nothing swapped: {told}",
         Evidence(
             "PROVED", f"{len(context.refusals)} refusals", (("linears", linears), ("refused", len(context.refusals)))
         ),
-        remedy=f"{mend}, or use a policy without fp8",
+        remedy=remedy,
     )
 
 

@@ -35,7 +35,7 @@ from precision_audit.plan import file as plan_file
 from precision_audit.records import Graph, InputError, Mode, Plan
 from precision_audit.rewrite import rewrite
 from precision_audit.rewrite.converted import Converted
-from precision_audit.saving import atomic, reexport, weights
+from precision_audit.saving import atomic, quantised, reexport, weights
 from precision_audit.saving.inputs import SavedInputs
 from precision_audit.saving.texts import loader_text, readme_text
 
@@ -90,7 +90,10 @@ def _fill(
     for name, plan in plans.items():
         plan_file.write(plan, folder / name)
     if program is None:
-        weights.write(module.state_dict(), folder / WEIGHTS)
+        plain, parts = quantised.apart(module.state_dict())
+        weights.write(plain, folder / WEIGHTS)
+        if parts:
+            weights.write(parts, folder / quantised.FILE)
     else:
         _export(program, folder / PROGRAM, {})
     for name, text in texts.items():
@@ -135,8 +138,9 @@ def _load_swapped(
 ) -> nn.Module:
     """Load the weights, capture, apply the plan of each mode."""
     names = [name for name in PLANS if name in manifest["files"]]
-    atomic.check_digests(path, manifest, (WEIGHTS, *names))
-    checkpoint.load(original, path / WEIGHTS)
+    held = [quantised.FILE] if quantised.FILE in manifest["files"] else []
+    atomic.check_digests(path, manifest, (WEIGHTS, *held, *names))
+    checkpoint.load(original, path / WEIGHTS, quantised.names(path / quantised.FILE))
     plans = {plan.mode: plan for plan in (plan_file.read(path / name) for name in names)}
     inputs = SavedInputs.of_json(manifest["inputs"])
     if args is None and kwargs is None:
@@ -151,6 +155,8 @@ def _load_swapped(
     for mode, captured in captures.items():
         _check_fit(path, plans[mode], captured.graph)
     converted = rewrite(captures, plans, share_parameters=True, signature=signature)
+    if held:
+        quantised.restore(converted, path / quantised.FILE)
     return converted.train(manifest["training"])
 
 

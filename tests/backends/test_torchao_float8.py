@@ -175,7 +175,7 @@ def test_a_transposed_input_is_taken_as_a_linear_takes_it(recipe: str) -> None:
 
 def test_backends_are_found_by_listing_their_folder() -> None:
     listed = backends.listed()
-    assert list(listed) == ["torchao", "transformer_engine"]
+    assert list(listed) == ["torchao", "torchao_quantize", "transformer_engine"]
     for name, backend in listed.items():
         assert name == backend.NAME
         assert backend.RECIPES and backend.__doc__
@@ -186,7 +186,7 @@ def test_backends_are_found_by_listing_their_folder() -> None:
     ("name", "recipe", "words"),
     [
         ("torchoa", None, "unknown backend: 'torchoa'; did you mean torchao"),
-        ("nothing", None, "known: torchao, transformer_engine"),
+        ("nothing", None, "known: torchao, torchao_quantize, transformer_engine"),
         ("torchao", "rowise", "unknown recipe of backend torchao: 'rowise'; did you mean rowwise"),
     ],
 )

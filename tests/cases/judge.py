@@ -40,10 +40,10 @@ class Judged:
 
 
 @cache
-def judged(name: str, policy: str) -> Judged:
+def judged(name: str, policy: str, device: str = DEVICE) -> Judged:
     case = expected.load(name)
     model, args = case.build_model(), case.example_inputs()
-    result = pa.convert(model, args, policy=policy, device=DEVICE, loss=getattr(case, "loss", None))
+    result = pa.convert(model, args, policy=policy, device=device, loss=getattr(case, "loss", None))
     with torch.no_grad():
         wanted = list(tensors(model.eval()(*args)))
         given = list(tensors(result.module.eval()(*args)))

@@ -21,7 +21,7 @@ SAFE = [(name, policy) for name in NAMES for policy in expected.safe_policies(na
 
 def test_the_tables_cover_the_folder() -> None:
     cases = {expected.short(name) for name in NAMES if name[0] == "c"}
-    tables = (set(expected.CULPRITS), set(expected.LATER), set(expected.TRAINING))
+    tables = (set(expected.CULPRITS), set(expected.LATER), set(expected.TRAINING), set(expected.FP8))
     assert cases == set().union(*tables) and len(cases) == sum(len(table) for table in tables)
     assert set(expected.BACKWARD) <= set(expected.CULPRITS)
     assert len(NAMES) == 52 and all(reason for _, reason in expected.LATER.values())

@@ -252,3 +252,9 @@ def test_a_plan_nested_too_deeply_is_refused():
 def test_places_that_a_plan_cannot_name(change, words):
     problems = plan_file.check(replace(made(model()), **change), model(), POLICY)
     assert any(words in problem for problem in problems), problems
+
+
+def test_a_refusal_keeps_which_verdict_it_was() -> None:
+    refusals = (Refusal("a", "a", "torchao", "N=15 is no multiple"), Refusal("b", "b", "torchao", "slower", True))
+    made = Plan("p", "inference", "fp32", "bf16", (("a", "bf16"), ("b", "bf16")), (), refusals=refusals)
+    assert plan_file.parse(plan_file.text(made)).refusals == refusals

@@ -146,15 +146,6 @@ def test_a_swap_whose_output_must_stay_high_is_refused_with_the_reason():
     assert (settled[0].chosen, "torchao: its output shares memory" in settled[0].reason) == ("fp32", True)
 
 
-@pytest.mark.parametrize(("rows", "kept"), [(16384, True), (16, False)])
-def test_worth_it_keeps_the_swaps_that_are_faster(rows, kept):
-    sketch, _, made = swapped(replace(POLICY, swap="worth-it"), rows)
-    assert bool(made.swaps) is kept
-    chosen = settle(sketch.decided().decisions, made)[0]
-    assert chosen.chosen == ("fp8 rowwise" if kept else "bf16")
-    assert kept or "not worth it" in chosen.reason
-
-
 def test_a_third_format_is_cast_to_and_from_once():
     sketch = Sketch()
     x = sketch.input("x")

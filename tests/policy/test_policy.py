@@ -118,7 +118,7 @@ BAD = [
         ["pytorch issue 192707", "what torchao has on this one: tensorwise"],
     ),
     (HEADER + "casts: per_consumer\nrules:\n" + REST, 4, ["per_consumer without autocast"]),
-    (HEADER + "swap: worth-it\nrules:\n" + REST, 4, ["swap", "eligible"]),
+    (HEADER + "swap: worthit\nrules:\n" + REST, 4, ["swap", "did you mean worth-it?"]),
     (HEADER + "hazards: {PA1: error}\nrules:\n" + REST, 4, ["hazards.PA1", "PA203"]),
     (HEADER + "hazards: {PA999: off}\nrules:\n" + REST, 4, ["no hazard rule PA999 (did you mean PA", "list rules"]),
     (HEADER + "hazards: {PA508: off}\nrules:\n" + REST, 4, ["no hazard rule PA508 (did you mean PA50"]),

@@ -33,6 +33,8 @@ EXPECTED = {  # name: mode, high, low, autocast, device
     "bf16-training": ("training", "fp32", "bf16", "", ""),
     "fp16-training": ("training", "fp32", "fp16", "", ""),
     "fp8-training-hopper": ("training", "fp32", "bf16", "", "h100"),
+    "fp8-training-hopper-fast": ("training", "fp32", "bf16", "", "h100"),
+    "fp8-inference-hopper": ("inference", "fp32", "bf16", "", "h100"),
     "amp-cuda-bf16": ("training", "fp32", "bf16", "cuda", ""),
     "amp-cuda-fp16": ("training", "fp32", "fp16", "cuda", ""),
     "amp-cpu-bf16": ("training", "fp32", "bf16", "cpu", ""),
@@ -55,6 +57,15 @@ def test_shipped_policy_loads_and_fits_the_schema(name: str) -> None:
     assert re.fullmatch(rf"{name}\.yaml:\d+", made.rules[0].origin)
     text = (policy.folder() / f"{name}.yaml").read_text()
     jsonschema.validate(yaml.safe_load(text), policy.schema())
+
+
+def test_fast_is_the_same_policy_but_for_what_is_worth_it() -> None:
+    plain, fast = policy.load("fp8-training-hopper"), policy.load("fp8-training-hopper-fast")
+    assert (plain.swap, fast.swap) == ("eligible", "worth-it")
+    assert [(r.name, r.classification, r.module, r.where, r.backend, r.recipe) for r in plain.rules] == [
+        (r.name, r.classification, r.module, r.where, r.backend, r.recipe) for r in fast.rules
+    ]
+    assert plain.tolerances == fast.tolerances
 
 
 def test_the_schema_is_one_and_refuses_what_load_refuses() -> None:

@@ -17,12 +17,13 @@ from precision_audit.analyse import analyse
 from precision_audit.analyse.functions import differing, functions
 from precision_audit.analyse.training import Lesson
 from precision_audit.capture import capture, private_copy, sources
+from precision_audit.capture.origins import as_fake, has_weights
 from precision_audit.decide import Decided, decide
 from precision_audit.records import Finding
 from precision_audit.rules.pa401_fp8_refused import _pads
 
 MODELS = [code for code in rules.codes() if rules.offers(code, "check")]  # the others: tests/script
-CODES = ["PA306", "PA401", "PA402", "PA501", "PA502", "PA503", "PA504", "PA505"]
+CODES = ["PA306", "PA401", "PA402", "PA403", "PA417", "PA501", "PA502", "PA503", "PA504", "PA505"]
 
 
 def _run(
@@ -34,8 +35,12 @@ def _run(
     optimizer: Any = None,
 ) -> Decided:
     made = policy.parse(text, "mine.yaml") if "\n" in text else policy.load(text)
-    captured = capture(private_copy(model), args, mode=made.mode, dynamic_shapes=dynamic_shapes)
     device = hardware.device(made.device or "local")
+    if not has_weights(model):  # too large to be run: judged by its shapes
+        fake, fakes, _ = as_fake(private_copy(model), args, {})
+        captured = capture(fake, fakes, mode=made.mode, dynamic_shapes=dynamic_shapes)
+        return decide(captured.graph, made, device, backends.listed(), facts=analyse(captured, made, device, ()))
+    captured = capture(private_copy(model), args, mode=made.mode, dynamic_shapes=dynamic_shapes)
     lesson = Lesson(captured, loss, optimizer) if loss else None
     facts = analyse(captured, made, device, [(args, {})], lesson, loss)
     copied, batch = private_copy(model), (args, {})
@@ -213,7 +218,34 @@ def test_symbolic_batch_under_each_recipe() -> None:
     without = "  - {name: it, op: linear, class: fp8-eligible, recipe: rowwise_with_gw_hp}\n"
     text = "name: mine\nextends: bf16-training\ndevice: h100\nrules:\n" + without
     decided = _run(Mlp(), X, text, batch)
-    assert len(decided.swaps) == 14 and decided.findings == ()
+    # what remains is that layers of 32 x 32 gain nothing
+    assert len(decided.swaps) == 14 and {finding.rule for finding in decided.findings} == {"PA403", "PA417"}
+
+
+@pytest.mark.parametrize("name", ["fp8-training-hopper", "fp8-training-hopper-fast", "fp8-inference-hopper"])
+def test_fp8_on_a_model_without_linears_is_a_warning(name: str) -> None:
+    decided = _run(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), (torch.randn(2, 3, 8, 8),), name)
+    (finding,) = [finding for finding in decided.findings if finding.rule.startswith(("PA4", "PA5"))]
+    assert (finding.rule, finding.severity) == ("PA505", "warning")
+    assert finding.message == "fp8 was asked for and nothing swapped: the model has no linear"
+    assert "a policy without fp8" in finding.remedy
+
+
+def test_where_nothing_is_worth_it_the_remedy_is_no_padding() -> None:
+    decided = _run(Mlp(), X, "fp8-training-hopper-fast")
+    assert not decided.swaps and all(refusal.not_worth for refusal in decided.refusals)
+    assert {finding.rule for finding in decided.findings} == {"PA403", "PA505"}
+    (finding,) = [finding for finding in decided.findings if finding.rule == "PA505"]
+    assert "swap: eligible to have it all the same" in finding.remedy and "pad" not in finding.remedy
+
+
+def test_swaps_are_told_to_be_compiled_once() -> None:
+    decided = _run(Mlp(), X, "fp8-training-hopper")
+    (finding,) = [finding for finding in decided.findings if finding.rule == "PA417"]
+    assert finding.message.startswith("14 Float8Linear: uncompiled,") and "torch.compile" in finding.remedy
+    # 14 inputs of 16 x 32 in bf16, four times over 3.35 TB/s, and two launches of 2 µs each
+    expected = 14 * (2 * 2e-6 + 4 * 16 * 32 * 2 / 3350e9)
+    assert dict(finding.evidence.numbers)["seconds"] == pytest.approx(expected)
 
 
 def test_the_projections_of_multihead_attention_are_functional() -> None:
