@@ -16,7 +16,7 @@ from math import prod
 from precision_audit import ops
 from precision_audit.formats import FORMATS, bytes_of, is_float
 from precision_audit.recipes import RECIPES
-from precision_audit.records import Facts, Graph, Memory, Op, Plan, Tensor
+from precision_audit.records import Cast, Facts, Fold, Graph, Memory, Op, Plan, Tensor
 
 STATE = ("parameter", "buffer", "constant")
 _ADAM_STATES = 2  # tensors for each parameter where the optimizer is not known: Adam's two
@@ -85,7 +85,8 @@ def under(graph: Graph, plan: Plan) -> Held:
         for op in graph.ops if op.key in formats and op.kind not in STATE
         for value, tensor in zip(op.values, op.outputs, strict=True) if is_float(tensor.format)
     }  # fmt: skip
-    read = {(each.value, key): each.to for each in (*plan.casts, *plan.folds) for key in each.consumers}
+    conversions: list[Cast | Fold] = [*plan.casts, *plan.folds]
+    read = {(each.value, key): each.to for each in conversions for key in each.consumers}
     stored = {fold.value: fold.to for fold in plan.folds if not fold.copy}
     recipes = {swap.op: RECIPES[swap.backend, swap.recipe] for swap in plan.swaps}
     quantised: dict[str, float] = {}
