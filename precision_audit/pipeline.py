@@ -26,6 +26,7 @@ from precision_audit.capture.accepts import check_model
 from precision_audit.capture.origins import as_fake, has_weights
 from precision_audit.capturing import captures as captures_of
 from precision_audit.cost import cost as cost_of
+from precision_audit.cost.layers import layers
 from precision_audit.hardware import device as device_named
 from precision_audit.hardware.local import resolved
 from precision_audit.loader.checkpoint import check_parameters
@@ -198,7 +199,8 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     meta = replace(meta, weights_digest=weights_digest)
     graph = captures[policy.mode].graph
     report = assemble(graph, made[policy.mode], verification, policy, meta, said, hardware.kernels)
-    spent = cost_of(graph, made[policy.mode].plan, policy, hardware, facts)
+    plan = made[policy.mode].plan
+    spent = cost_of(graph, plan, policy, hardware, facts, layers(graph, plan, policy, hardware))
     return replace(report, facts=facts, training=facts.training, cost=spent), converted
 
 
