@@ -196,7 +196,7 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     meta = replace(meta, weights_digest=weights_digest)
     graph = captures[policy.mode].graph
     report = assemble(graph, made[policy.mode], verification, policy, meta, said, hardware.kernels)
-    return replace(report, facts=facts, training=facts.training), converted
+    return replace(report, facts=facts, training=facts.training, quantised=facts.quantised), converted
 
 
 def _usable(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -63,8 +63,8 @@ def analyse(
     quantise: bool | None = None,
 ) -> Facts:
     """Everything known of the captured graph; the example is the first batch, the others count for ranges and for the
-    steps of the `lesson`, which says how the model is trained. Gradients of a low model descend from `loss`. `quantise`: measure what quantisation does to
-    linears whatever the policy, or not at all; None leaves that to the policy."""
+    steps of the `lesson`, which says how the model is trained. Gradients of a low model descend from `loss`.
+    `quantise`: measure what quantisation does to linears, or not; None leaves that to the policy."""
     notes: list[str] = []
     flops, moved = work_of(captured.graph)
     facts = Facts(flops, moved, parameters_of(captured.graph), len(batches), flags=flags())

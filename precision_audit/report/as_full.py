@@ -121,7 +121,8 @@ def _done(report: Report | Lint, verbose: bool) -> Iterator[str]:
     done = findings.entries(report, "resolved", verbose)
     shown, more = (done, "") if verbose else findings.within(done, _RESOLVED_LINES, detailed=False)
     if shown and isinstance(report, Report):
-        yield f"resolved by the plan, which keeps these in {report.plan.high}:"
+        unswapped = any(each.resolved and each.refuses for each in report.findings)
+        yield f"resolved by the plan, which keeps these in {report.plan.high}{' or swaps them not' * unswapped}:"
     for each in shown:
         yield from _wrapped(f"  {each.location}: {each.rule}  {each.text}", "    ")
         yield from (f"  {line}" for line in _details(each) if verbose)

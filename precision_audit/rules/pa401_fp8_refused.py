@@ -29,6 +29,8 @@ def check(context: Context) -> Iterator[Finding]:
         op = ops[refusal.op]
         if is_functional(op, context.graph):
             continue  # PA306 says more
+        if refusal.reason.startswith("rule "):
+            continue  # the rule that asked for it does
         stays = context.decisions[op.key].chosen or context.policy.low
         pads = _pads(refusal.reason)
         yield found(

@@ -43,8 +43,8 @@ def training(
     """The evidence and what it lacks, one sentence each; no evidence where there is no loss.
 
     `ranges`: of the forward pass over all batches. Without an optimizer the weights stay as they are and every batch of
-    a step shows its gradients at them. `products` is shown gradients. Raises InputError for a loss or optimizer that cannot be used, and for a model
-    that fails in the captured format already.
+    a step shows its gradients at them. `products` is shown gradients. Raises InputError for a loss or optimizer that
+    cannot be used, and for a model that fails in the captured format already.
     """
     captured = lesson.captured
     found = taken(captured, batches, lesson.loss, lesson.optimizer, lesson.steps, policy.low, products)
