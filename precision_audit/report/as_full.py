@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from precision_audit.records import Lint, Report
-from precision_audit.report import findings, phrases, steps, tables
+from precision_audit.report import findings, phrases, quantised, steps, tables
 
 SUFFIXES = (".txt",)
 
@@ -41,6 +41,7 @@ def _of_model(report: Report, verbose: bool, color: bool) -> list[list[str]]:
         list(_plan_lines(report, verbose)),
         list(_findings(report, verbose, color)),
         list(_training(report, verbose)),
+        list(quantised.lines(report)) if verbose and report.quantised else [],
         list(_verification(report, verbose, color)),
         list(_next(report)),
     ]

@@ -65,7 +65,8 @@ def _by_error(
         square = squares.get(each.op.key, 0.0)
         others = [value for key, value in squares.items() if key != each.op.key]
         usual = statistics.median(others) if len(others) >= _FEW - 1 else 0.0
-        breaks = left > limit and square > _ABOVE * usual and square >= _MOST * limit
+        own = each.made.error**2  # of the format itself, which any layer has
+        breaks = left > limit and square > _ABOVE * (usual or own) and square >= _MOST * limit
         stands_out = square > _FAR_ABOVE * usual and square >= _MOST * total and square >= _NEAR**2 * limit
         if not breaks and not (stands_out and usual and role(context, each.op)):
             return
