@@ -17,7 +17,12 @@ from precision_audit.report import tables
 
 TITLE = "quantised products, relative L2 (operands quantised, sums in fp32; * as swapped):"
 _HIDDEN = 2.0  # times the whole, from which on a median is told
-_SHORT = {"fp8_tensorwise": "fp8 tensor", "fp8_rowwise": "fp8 row", "fp8_blockwise_128": "fp8 128", "mxfp8_e4m3": "mxfp8"}
+_SHORT = {
+    "fp8_tensorwise": "fp8 tensor",
+    "fp8_rowwise": "fp8 row",
+    "fp8_blockwise_128": "fp8 128",
+    "mxfp8_e4m3": "mxfp8",
+}
 
 
 def header() -> tuple[str, ...]:
