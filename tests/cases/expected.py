@@ -125,8 +125,8 @@ def naive_policy(name: str) -> str:
 
 
 def safe_policies(name: str) -> tuple[str, ...]:
-    """The policies that must not condemn the case; controls and cases of the backward in training too. There is none for
-    weights alone in fp8."""
+    """The policies that must not condemn the case; controls and cases of the backward in training too. None of ours
+    quantises weights alone."""
     if short(name) in LATER:
         return ()
     modes = load(name).EXPECT["safe_modes"]

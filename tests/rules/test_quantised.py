@@ -45,3 +45,33 @@ def test_nobody_else_is_accused(case: Any, tmp_path: Path) -> None:
     assert alarms == []
     if policy in (models.TENSORWISE, models.ROWWISE):
         assert len(report.plan.swaps) == sum(op.op == "linear" for op in report.graph.ops)
+
+
+def test_a_rule_that_is_off_leaves_the_swap_and_a_note(tmp_path: Path) -> None:
+    (case,) = (case for case in models.BAD if case[0] == "a sink token")
+    report = audited(case[1], case[2], case[3] + "hazards: {PA411: off}\n", tmp_path)
+    (told,) = (each for each in report.findings if each.rule == "PA411")
+    assert told.severity == "note" and not told.resolved and told.overridden.startswith("turned off by policy")
+    assert len(report.plan.swaps) == 2
+
+
+def test_what_a_rule_keeps_from_being_swapped_runs_low_and_says_why(tmp_path: Path) -> None:
+    (case,) = (case for case in models.BAD if case[0] == "one huge weight")
+    report = audited(case[1], case[2], case[3], tmp_path)
+    (decision,) = (each for each in report.decisions if each.op == case[5])
+    assert decision.chosen == "bf16" and decision.reason.startswith("rule PA411: no swap; ")
+    assert not [each for each in report.findings if each.rule == "PA401"]
+
+
+def test_a_pin_to_fp8_runs_low(tmp_path: Path) -> None:
+    report = audited(models.Perceptron, (models.normal(32, 64),), models.pinned("linear"), tmp_path)
+    chosen = {each.op: each.chosen for each in report.decisions if each.op.endswith("linear#0")}
+    assert set(chosen.values()) == {"bf16"} and len(chosen) == 3
+    assert all("fp8 without scales" in each.reason for each in report.decisions if each.op in chosen)
+
+
+def test_a_layer_before_training_has_nothing_to_scale_by(tmp_path: Path) -> None:
+    """Zero is quantised to zero: a note, and the swap stays."""
+    report = audited(models.Lora, (models.normal(32, 64),), models.ROWWISE, tmp_path)
+    told = [(each.rule, each.severity, each.op) for each in report.findings if each.rule == "PA412"]
+    assert told == [("PA412", "note", "b/linear#0")]
