@@ -12,7 +12,7 @@ where numbers are lost.
 
 Time is bounded by `BUDGET` elements of operands over all products: beyond its part a product is judged by evenly spaced
 rows of the input (and the row of its largest magnitude, which sets a tensor's scale) and of the weight (in runs of 128,
-the largest block that shares a scale). A 4096 by 4096 linear takes about six seconds whole, on one core.
+the largest block that shares a scale). However many linears there are, it takes seconds on one core.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from precision_audit.quantise import SCHEMES, Operand, encoded
 from precision_audit.quantise.encoding import Encoded
 from precision_audit.records import Graph, Op, Policy, Quantised, Scaled
 
-BUDGET = 1 << 25  # elements of all operands that are quantised, once per scheme; about 15 seconds on one core
+BUDGET = 1 << 23  # elements of all operands that are quantised, once per scheme; a few seconds on one core
 _LEAST = 1 << 16  # of them for one operand, however many products there are
+_FEWEST = 16  # rows of an input, which a long weight leaves
 _RUN = 128  # rows of a weight that may share a scale
 _FAR = 6.0  # standard deviations from which a number is an outlier
 _GRADIENTS = tuple(name for name in SCHEMES if name != "int8")  # which nobody trains with
@@ -72,8 +73,7 @@ class Products:
         pairs = [(x, w) for x, w in _pairs(op, node, values) if x.numel() and w.numel()]
         if pairs:
             most = max(self._most // len(pairs), _LEAST)
-            sampled = [(_sample(x, most, 1), _sample(w, most, _RUN)) for x, w in pairs]
-            self._made[op.key] = list(_judged(op.key, sampled))
+            self._made[op.key] = list(_judged(op.key, [_sampled(x, w, most) for x, w in pairs]))
 
     def gradient(self, value: str, gradient: Tensor) -> None:
         """The gradient of a product's result; the first one counts."""
@@ -129,6 +129,12 @@ def _pairs(op: Op, node: fx.Node, values: Mapping[fx.Node, object]) -> Iterator[
 
 def _is_wrapped(tensor: Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def _sampled(x: Tensor, weight: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Rows of both such that neither has more than `most` elements, nor their product more than twice as many."""
+    held = _sample(weight, min(most, max(most // _FEWEST, 1) * weight.shape[1]), _RUN)
+    return _sample(x, min(most, max(2 * most // len(held), _FEWEST) * x.shape[1]), 1), held
 
 
 def _sample(matrix: Tensor, most: int, run: int) -> Tensor:

@@ -35,7 +35,9 @@ def check(context: Context) -> Iterator[Finding]:
         Evidence(
             "PROVED", f"{len(context.refusals)} refusals", (("linears", linears), ("refused", len(context.refusals)))
         ),
-        remedy="pad the sizes that are refused, or use a policy without fp8",
+        remedy="another recipe, as that rule says, or a policy without fp8"
+        if commonest.startswith("rule ")
+        else "pad the sizes that are refused, or use a policy without fp8",
     )
 
 

@@ -45,8 +45,8 @@ def linear(weight: Tensor) -> nn.Module:
 
 
 def test_an_operand_by_hand() -> None:
-    """x: a row 448, 1, 1, … and a row of 2^-10: under one scale of 1 the second becomes zero (below half of 2^-9 is
-    less than 2^-10, a tie, which is even: zero), with a scale per row it is exact. W is the identity, exact under fp8."""
+    """x: a row 448, 1, 1, … and a row of 2^-10. Under one scale, 1, the second becomes zero: it lies half way to e4m3's
+    smallest, 2^-9, and zero is even. With a scale per row it is exact. W is the identity, exact under fp8."""
     x = torch.full((2, 16), 2.0**-10)
     x[0] = torch.tensor([448.0, *[1.0] * 15])
     found = measured(linear(torch.eye(16)), (x,))
@@ -184,3 +184,9 @@ def test_shares_of_block_formats_are_those_of_the_emulation(scheme: str, seed: i
     flushed = int(((made.elements == 0) & (made.values != 0)).sum()) / x.numel()
     assert shares_of(x, scheme).underflow == pytest.approx(flushed, abs=1e-12)
     assert flushed > 0
+
+
+def test_the_product_of_a_long_input_and_a_long_weight_is_bounded() -> None:
+    x, weight = quantised._sampled(torch.randn(4096, 16), torch.randn(8192, 16), 1 << 16)
+    assert x.numel() <= 1 << 16 and weight.numel() <= (1 << 16) + 128 * 16 and len(x) * len(weight) <= 3 * (1 << 16)
+    assert len(x) >= 16

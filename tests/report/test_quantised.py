@@ -32,7 +32,9 @@ def test_a_row_per_linear_with_the_swap_marked(tmp_path: Path) -> None:
 
 
 def test_nothing_is_shown_where_nothing_was_measured(tmp_path: Path) -> None:
-    report = audited(tmp_path, "name: mine\nextends: bf16-training\nmode: training\nrules: []\n")
+    report = audited(
+        tmp_path, models.ROWWISE.replace("fp8-eligible, backend: torchao, recipe: rowwise", "safe-in-bf16")
+    )
     assert report.quantised == () and quantised.lines(report) == ()
 
 
