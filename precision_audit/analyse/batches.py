@@ -51,7 +51,7 @@ def not_run(index: int, error: Exception) -> InputError:
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     mend = "give batches like the example"
     if "Float8" in said:  # PA415, of a model that cannot be captured either
-        mend = "what is stored in fp8 meets another format: cast it where it is read (w.to(x.dtype)), or store it in bf16"
+        mend = "fp8 storage meets another format: cast it where it is read, w.to(x.dtype), or store it in bf16"
     return InputError(f"{_which(index)}: the model does not run on it ({said[:200]}); {mend}")
 
 
