@@ -7,7 +7,8 @@ Whose word counts, strongest first:
   facts    the op's format is not free (integers, the user's own cast or region, a model captured in another format),
            the device has no low kernel for it, or the op table does not know it
   pin      `class: pin:<format>` of the policy
-  remedy   what a hazard rule asks for (`remedies`, by op), unless the policy turns that rule off
+  remedy   what a hazard rule asks for (`remedies`: the high format, `refused`: no swap), unless the policy turns that
+           rule off
   class    of the first policy rule that matches
 A `follow` op gets no format here: the plan finds the cheapest. An fp8-eligible linear is offered to its backend, and
 where that refuses, the op runs in the low format and the reason is kept; so it is where the policy swaps only what is
@@ -44,6 +45,9 @@ from precision_audit.records import (
     Tensor,
 )
 
+# what a pin to fp8 asks for; torch multiplies fp8 with scales only, and the modules that are swapped in do
+_NO_FP8 = "nothing computes in fp8 without scales (class fp8-eligible swaps linears)"
+
 _FIXED: Mapping[str, str] = {
     "explicit cast": "the model itself sets this format",
     "state": "writes or reads a buffer that is updated in place",
@@ -69,10 +73,11 @@ def decide(
     backends: Mapping[str, Backend],
     remedies: Mapping[str, Finding] = MappingProxyType({}),
     facts: Facts = NO_FACTS,
+    refused: Mapping[str, Finding] = MappingProxyType({}),
 ) -> Decided:
-    """Decide every computed op of `graph`; `remedies` are findings by op key that ask for the high format. `facts` is
-    what the rules judge by."""
-    judge = _Judge(graph, policy, hardware, backends, remedies)
+    """Decide every computed op of `graph`; `remedies` are findings by op key that ask for the high format, `refused`
+    those that ask for no swap. `facts` is what the rules judge by."""
+    judge = _Judge(graph, policy, hardware, backends, remedies, refused)
     decisions = tuple(judge.decision(op) for op in computed(graph))
     context = rules.Context(
         graph=graph,
@@ -90,7 +95,7 @@ def decide(
 
 def decisions_alone(graph: Graph, policy: Policy, hardware: Hardware) -> tuple[Decision, ...]:
     """Decisions without swaps and without looking for hazards."""
-    judge = _Judge(graph, policy, hardware, {}, {})
+    judge = _Judge(graph, policy, hardware, {}, {}, {})
     return tuple(judge.decision(op) for op in computed(graph))
 
 
@@ -107,9 +112,10 @@ class _Judge:
         hardware: Hardware,
         backends: Mapping[str, Backend],
         remedies: Mapping[str, Finding],
+        refused: Mapping[str, Finding],
     ) -> None:
         self.graph, self.policy, self.hardware = graph, policy, hardware
-        self.backends, self.remedies = backends, remedies
+        self.backends, self.remedies, self.refused = backends, remedies, refused
         self.matcher = Matcher(policy, graph)
         self.matches: dict[str, Match] = {}
         self.swaps: list[Swap] = []
@@ -136,7 +142,7 @@ class _Judge:
             )
         if rule.classification.startswith("pin:"):
             return self._pinned(op, match, rule.classification[4:])
-        remedy = self._remedy(op)
+        remedy = self._heeded(self.remedies.get(op.key))
         if remedy is not None and rule.classification != f"keep-{self.policy.high}":
             return self._high(op, f"rule {remedy.rule} over {_origin(rule)}")
         return self._by_class(op, match)
@@ -182,9 +188,12 @@ class _Judge:
         return False
 
     def _pinned(self, op: Op, match: Match, to: str) -> Decision:
-        lacking = self._no_kernel(op, to) if to != self.policy.high else ""
+        low = self.policy.low if to.startswith("fp8") else to
+        lacking = self._no_kernel(op, low) if low != self.policy.high else ""
         if lacking:
             return self._high(op, f"fact: {lacking}, over {_origin(match.rule)}")
+        if low != to:
+            return self._made(op, f"safe-in-{low}", low, f"fact: {_NO_FP8}, over {_origin(match.rule)}", match)
         return self._made(op, match.rule.classification, to, _stated(match), match)
 
     def _worthwhile(self, op: Op, match: Match) -> Swap | Refusal:
@@ -199,6 +208,9 @@ class _Judge:
 
     def _offer(self, op: Op, match: Match) -> Swap | Refusal:
         rule = match.rule
+        remedy = self._heeded(self.refused.get(op.key))
+        if remedy is not None:
+            return Refusal(op.key, op.module, rule.backend, f"rule {remedy.rule}: no swap")
         backend = self.backends.get(rule.backend)
         if backend is None:
             return Refusal(op.key, op.module, rule.backend, f"backend {rule.backend} is not installed")
@@ -216,10 +228,11 @@ class _Judge:
 
     def _refuse(self, refusal: Refusal) -> str:
         self.refusals.append(refusal)
-        return f"backend {refusal.backend}: {refusal.reason}; "
+        by = "" if refusal.reason.startswith("rule ") else f"backend {refusal.backend}: "
+        return f"{by}{refusal.reason}; "
 
-    def _remedy(self, op: Op) -> Finding | None:
-        found = self.remedies.get(op.key)
+    def _heeded(self, found: Finding | None) -> Finding | None:
+        """A finding whose remedy counts: the policy has not turned its rule off."""
         if found is None or dict(self.policy.hazards).get(found.rule) == "off":
             return None
         return found

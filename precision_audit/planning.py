@@ -43,11 +43,11 @@ def planned(
     `further` are findings of the other mode, whose remedies hold in this one too."""
     offered = backends.listed()
     decided = spared(decide(graph, policy, hardware, offered, facts=facts), graph, policy, facts)
-    remedies = {
-        key: finding for finding in (*further, *decided.findings) if not finding.overridden for key in finding.pins
-    }
-    if remedies:
-        decided = spared(decide(graph, policy, hardware, offered, remedies, facts), graph, policy, facts)
+    heeded = [finding for finding in (*further, *decided.findings) if not finding.overridden]
+    remedies = {key: finding for finding in heeded for key in finding.pins}
+    refused = {key: finding for finding in heeded for key in finding.refuses}
+    if remedies or refused:
+        decided = spared(decide(graph, policy, hardware, offered, remedies, facts, refused), graph, policy, facts)
     # The other mode of a training conversion gets a plan of its own.
     given = None
     if committed is not None and committed.mode == graph.mode:
@@ -93,7 +93,8 @@ def _with_error(made: Plan, graph: Graph, facts: Facts) -> Plan:
 
 
 def _resolved(findings: Iterable[Finding], made: Plan, graph: Graph) -> tuple[Finding, ...]:
-    """Findings marked resolved where every op that the remedy names has floats in the high format or as captured."""
+    """Findings marked resolved where every op that the remedy names has floats in the high format or as captured, and
+    none that it refuses to swap is swapped."""
     captured = {op.key: next((t.format for t in op.outputs if is_float(t.format)), "") for op in graph.ops}
     chosen = dict(made.formats)
     swapped = {swap.op for swap in made.swaps}
@@ -102,10 +103,11 @@ def _resolved(findings: Iterable[Finding], made: Plan, graph: Graph) -> tuple[Fi
         kept = chosen.get(key, captured.get(key, "")) in (made.high, captured.get(key, ""))
         return kept and key not in swapped
 
-    return tuple(
-        replace(finding, resolved=True) if finding.pins and all(high(key) for key in finding.pins) else finding
-        for finding in findings
-    )
+    def met(finding: Finding) -> bool:
+        asks = bool(finding.pins or finding.refuses)
+        return asks and all(high(key) for key in finding.pins) and swapped.isdisjoint(finding.refuses)
+
+    return tuple(replace(finding, resolved=True) if met(finding) else finding for finding in findings)
 
 
 def _overridden(findings: Iterable[Finding], decisions: Iterable[Decision]) -> tuple[Finding, ...]:

@@ -7,6 +7,7 @@ activation beyond the batch that is being run, and without batches gives what co
 
     work         FLOPs, bytes, parameters; from shapes
     forward      ranges and histograms, streamed over all batches, and the inner numbers of composite ops
+    quantised    every linear under every quantisation, on the example; where the policy swaps, or it is asked for
     beside       the model wholly in the low format beside the captured one, op by op, on the example
     again        the same behind elements that were lost, with the remedies of what was found kept high
     sensitivity  shares of the outputs' error by source, on the example
@@ -37,6 +38,7 @@ from precision_audit.analyse.branches import branches
 from precision_audit.analyse.deltas import Deltas
 from precision_audit.analyse.flags import flags
 from precision_audit.analyse.forward import forward
+from precision_audit.analyse.quantised import Products, wanted
 from precision_audit.analyse.sensitivity import sensitivity, to_be_swapped
 from precision_audit.analyse.tf32 import tf32
 from precision_audit.analyse.training import Lesson, training
@@ -58,9 +60,11 @@ def analyse(
     batches: Sequence[Batch] = (),
     lesson: Lesson | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
+    quantise: bool | None = None,
 ) -> Facts:
     """Everything known of the captured graph; the example is the first batch, the others count for ranges and for the
-    steps of the `lesson`, which says how the model is trained. Gradients of a low model descend from `loss`."""
+    steps of the `lesson`, which says how the model is trained. Gradients of a low model descend from `loss`.
+    `quantise`: measure what quantisation does to linears, or not; None leaves that to the policy."""
     notes: list[str] = []
     flops, moved = work_of(captured.graph)
     facts = Facts(flops, moved, parameters_of(captured.graph), len(batches), flags=flags())
@@ -69,7 +73,9 @@ def analyse(
             facts = replace(facts, tf32=tf32(captured, policy, hardware, batches[0], facts.flags))
     if not policy.lowers and lesson is None:  # nothing else is at stake
         return replace(facts, notes=tuple(notes))
-    ranges, inner = forward(captured, batches)
+    asked = wanted(policy) if quantise is None else quantise
+    products = Products(captured.graph) if asked and batches else None
+    ranges, inner = forward(captured, batches, products=products)
     facts = replace(facts, ranges=ranges, inner=inner, branches=branches(captured, policy.high, policy.low))
     with _told("what raises when the model is cast", notes):
         facts = replace(facts, traps=traps(captured, policy, hardware))
@@ -79,12 +85,13 @@ def analyse(
         facts = replace(facts, accumulated=accumulated(captured, batches))
     if lesson is not None and batches:
         with _told("training steps", notes):
-            learned, said = training(lesson, policy, hardware, batches, ranges)
+            learned, said = training(lesson, policy, hardware, batches, ranges, products)
             facts = replace(facts, training=learned)
             notes.extend(said)
     if batches:
         with _told("the gradients of the low model", notes):
             facts = replace(facts, backward=backward(captured, policy, hardware, batches[0], loss))
+    facts = replace(facts, quantised=products.records() if products is not None else ())
     return replace(facts, notes=(*spoiled(captured.graph, ranges), *notes))
 
 

@@ -49,7 +49,10 @@ def not_run(index: int, error: Exception) -> InputError:
             "was captured along one; expected a path that does not change: switch such a draw off, or use torch.where"
         )
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return InputError(f"{_which(index)}: the model does not run on it ({said[:200]}); give batches like the example")
+    mend = "give batches like the example"
+    if "Float8" in said:  # PA415, of a model that cannot be captured either
+        mend = "fp8 storage meets another format: cast it where it is read, w.to(x.dtype), or store it in bf16"
+    return InputError(f"{_which(index)}: the model does not run on it ({said[:200]}); {mend}")
 
 
 def _which(index: int) -> str:

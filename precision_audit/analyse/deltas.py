@@ -54,7 +54,8 @@ class Deltas:
         dense = made.layout == expected.layout == torch.strided
         if made.shape != expected.shape or wrapped(made) or not made.is_floating_point() or not dense:
             return None
-        one, other = made.detach().to(expected.dtype), expected.detach()
+        wide = expected.dtype if expected.element_size() > 1 else torch.float32  # fp8 has no arithmetic of its own
+        one, other = made.detach().to(wide), expected.detach().to(wide)
         apart = one - other
         limit = torch.finfo(made.dtype).max
         lowest, highest = (float(each) for each in other.aminmax()) if other.numel() else (0.0, 0.0)

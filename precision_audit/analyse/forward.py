@@ -26,6 +26,7 @@ from precision_audit.analyse.constants import UNWRITTEN, cleared, evaluated, ind
 from precision_audit.analyse.counting import Counts, counted
 from precision_audit.analyse.histogram import points
 from precision_audit.analyse.inner import Measured, measured
+from precision_audit.analyse.quantised import Products
 from precision_audit.analyse.streaming import Streamed
 from precision_audit.capture import Captured
 from precision_audit.formats import FORMATS, Format, is_float
@@ -49,19 +50,22 @@ _REARRANGE = frozenset(
 
 
 def forward(
-    captured: Captured, batches: Sequence[Batch], formats: Iterable[Format] = ()
+    captured: Captured,
+    batches: Sequence[Batch],
+    formats: Iterable[Format] = (),
+    products: Products | None = None,
 ) -> tuple[tuple[Range, ...], tuple[Inner, ...]]:
     """Ranges of all float values, in graph order, and inner numbers.
 
-    `formats` are formats of the user's own with 7 mantissa bits or more, so that their shares are exact too. Raises
-    InputError for a batch that does not fit what was captured.
+    `formats` are formats of the user's own with 7 mantissa bits or more, so that their shares are exact too. `products`
+    is shown the operands of the example's. Raises InputError for a batch that does not fit what was captured.
     """
     mode = captured.graph.mode
     empty: dict[Mode, Plan] = {mode: Plan("", mode, "", "", (), ())}
     module = rewrite({mode: captured}, empty, share_parameters=not _writes_constants(captured))
     for index, batch in enumerate(batches):
         check_batch(module, captured.graph, batch, index)
-    forwards = _Forward(captured, module, points((*FORMATS.values(), *formats)))
+    forwards = _Forward(captured, module, points((*FORMATS.values(), *formats)), products)
     forwards.prove()
     for index, batch in enumerate(batches):
         forwards.run(batch, index)
@@ -71,8 +75,10 @@ def forward(
 class _Forward:
     """What has been seen so far."""
 
-    def __init__(self, captured: Captured, module: Converted, thresholds: tuple[float, ...]) -> None:
-        self.graph, self.module = captured.graph, module
+    def __init__(
+        self, captured: Captured, module: Converted, thresholds: tuple[float, ...], products: Products | None
+    ) -> None:
+        self.graph, self.module, self.products = captured.graph, module, products
         self.ops = {op.key: op for op in captured.graph.ops}
         self.thresholds = thresholds
         self.constant = independent(captured.graph)
@@ -160,6 +166,8 @@ class _Recorder(fx.Interpreter):
                 self._record(op, n, value, tensor)
         for found in measured(op, n, self.env, result):
             self._all.note(op, found, self._batch)
+        if self._all.products is not None and self._batch == 0:
+            self._all.products.computed(op, n, self.env)
         return result
 
     def _is_new(self, value: str) -> bool:

@@ -188,6 +188,9 @@ def _arguments(rule: Mapping[str, Node]) -> set[str]:
     return names
 
 
+_FP8 = ("fp8_e4m3fn", "fp8_e5m2")  # may be asked for, and are refused op by op with the reason (PA413, PA415)
+
+
 def _check_class(rule: Rule, policy: Policy) -> None:
     given = rule.classification
     prefix, _, suffix = given.rpartition("-")
@@ -195,7 +198,7 @@ def _check_class(rule: Rule, policy: Policy) -> None:
     if suffix != wanted:
         _fail(rule, f"does not fit formats {role}: {wanted}", f"{prefix}-{wanted}")
     known = policy_schema.base_formats()
-    if given.startswith("pin:") and given[4:] not in known:
+    if given.startswith("pin:") and given[4:] not in (*known, *_FP8):
         _fail(rule, f"pins to an unknown format{nearest(given[4:], known)}", f"pin: and one of {', '.join(known)}")
     if policy.autocast and given in ("follow", "fp8-eligible"):
         expected = f"safe-in-{policy.low}, keep-{policy.high} or inherit"

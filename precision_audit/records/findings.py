@@ -49,6 +49,7 @@ class Finding:
     resolved: bool = False  # the plan already applies the remedy
     fingerprint: str = ""
     pins: tuple[str, ...] = ()  # the remedy as the planner takes it: keys of ops that must run in the high format
+    refuses: tuple[str, ...] = ()  # likewise: keys of ops that must not run in fp8 (no swap), but in the low format
     overridden: str = ""  # whose word kept the remedy from being applied: "turned off by policy mine.yaml:9"
     suppression: Suppression | None = None  # the comment in the user's code that leaves it out of counts
     # It holds only of a plan whose predicted error (root of `error_share`) exceeds this; 0 where it holds of any.

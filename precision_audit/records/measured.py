@@ -163,14 +163,20 @@ class Scaled:
     saturated: float  # share beyond the format without any scale
     outliers: float  # share above 6 standard deviations
     zero_groups: float  # share of scale groups whose amax is zero
+    mass: float = 0.0  # share of the sum of magnitudes that is flushed
 
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
     """x·W transposed of one linear with both operands quantised one way, against the same product in the captured
-    format, on the example: relative L2. `scheme` is a name of `quantise.SCHEMES`."""
+    format, on the example: relative L2. `scheme` is a name of `quantise.SCHEMES`. A row is a token, a column an output
+    feature: where one outweighs all others, the medians tell what is left of those. Errors are infinite where numbers
+    are lost."""
 
     op: str
     scheme: str
     error: float
     operands: tuple[Scaled, ...] = ()
+    rows: float = 0.0  # median over rows of their relative L2
+    columns: float = 0.0  # over columns
+    changed: float = 0.0  # share of rows whose largest element is another one

@@ -8,6 +8,7 @@ from precision_audit.records.cost import Cost
 from precision_audit.records.facts import NO_FACTS, Facts
 from precision_audit.records.findings import Finding
 from precision_audit.records.graph import Graph
+from precision_audit.records.measured import Quantised
 from precision_audit.records.plan import Decision, Plan
 from precision_audit.records.training import Training
 from precision_audit.records.verification import Verification
@@ -52,6 +53,7 @@ class Report:
     next_steps: tuple[str, ...] = field(default=())
     training: Training | None = None
     cost: Cost | None = None
+    quantised: tuple[Quantised, ...] = ()  # linears under every quantisation, where that was measured
     facts: Facts = field(default=NO_FACTS, metadata={"written": False})  # what the findings rest on; in no file
 
 

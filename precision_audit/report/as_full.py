@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from precision_audit.records import Lint, Report
-from precision_audit.report import costs, findings, layers, phrases, steps, tables
+from precision_audit.report import costs, findings, layers, phrases, quantised, steps, tables
 
 SUFFIXES = (".txt",)
 
@@ -43,6 +43,7 @@ def _of_model(report: Report, verbose: bool, color: bool) -> list[list[str]]:
         list(_layers(report, verbose)),
         list(_findings(report, verbose, color)),
         list(_training(report, verbose)),
+        list(quantised.lines(report)) if verbose and report.quantised else [],
         list(_verification(report, verbose, color)),
         list(_next(report)),
     ]
@@ -137,7 +138,8 @@ def _done(report: Report | Lint, verbose: bool) -> Iterator[str]:
     done = findings.entries(report, "resolved", verbose)
     shown, more = (done, "") if verbose else findings.within(done, _RESOLVED_LINES, detailed=False)
     if shown and isinstance(report, Report):
-        yield f"resolved by the plan, which keeps these in {report.plan.high}:"
+        unswapped = any(each.resolved and each.refuses for each in report.findings)
+        yield f"resolved by the plan, which keeps these in {report.plan.high}{' or swaps them not' * unswapped}:"
     for each in shown:
         yield from _wrapped(f"  {each.location}: {each.rule}  {each.text}", "    ")
         yield from (f"  {line}" for line in _details(each) if verbose)

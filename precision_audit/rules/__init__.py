@@ -34,6 +34,7 @@ from precision_audit.records import (
     Inner,
     Op,
     Policy,
+    Quantised,
     Range,
     Refusal,
     Rule,
@@ -139,6 +140,14 @@ class Context:
             found.setdefault(each.op, []).append(each)
         return {key: tuple(each) for key, each in found.items()}
 
+    @cached_property
+    def quantised(self) -> Mapping[str, Mapping[str, Quantised]]:
+        """By op key, then by scheme."""
+        found: dict[str, dict[str, Quantised]] = {}
+        for each in self.facts.quantised:
+            found.setdefault(each.op, {})[each.scheme] = each
+        return found
+
     def operand(self, op: Op, argument: str) -> str:
         """The first value that `op` reads as `argument`, "" if none."""
         return next((operand.value for operand in op.operands if operand.argument == argument), "")
@@ -207,7 +216,7 @@ def _as_the_policy_wants(made: Iterable[Finding], policy: Policy) -> Iterator[Fi
         severity = cast(Severity, wanted.get(one.rule, one.severity))
         if wanted.get(one.rule) != "off":
             yield replace(one, severity=severity)
-        elif one.pins:
+        elif one.pins or one.refuses:
             by = f"turned off by policy {origins.get(one.rule, policy.name)}"
             yield replace(one, severity="note", overridden=by)
 
@@ -246,9 +255,10 @@ def found(
     remedy: str = "",
     of: str = "",
     pins: Iterable[str] = (),
+    refuses: Iterable[str] = (),
 ) -> Finding:
-    """A finding of the rule in `module_name` about an op; `of` tells several findings at one op apart. `pins` are the
-    keys of ops which the planner is to keep in the high format as the remedy."""
+    """A finding of the rule in `module_name` about an op; `of` tells several findings at one op apart. As the remedy
+    the planner is to keep `pins`, keys of ops, in the high format, and not to swap `refuses`."""
     code = code_of(module_name)
     key = op.key if op else ""
     return Finding(
@@ -262,6 +272,7 @@ def found(
         remedy=remedy,
         fingerprint=fingerprint(code, key, of),
         pins=tuple(dict.fromkeys(pins)),
+        refuses=tuple(dict.fromkeys(refuses)),
     )
 
 

@@ -31,6 +31,8 @@ def check(context: Context) -> Iterator[Finding]:
         op = ops[refusal.op]
         if op.key in lacking or refusal.not_worth or is_functional(op, context.graph):
             continue  # PA404 says it once for all, PA403 and PA306 say more
+        if refusal.reason.startswith("rule "):
+            continue  # the rule that asked for it does
         stays = context.decisions[op.key].chosen or context.policy.low
         pads = _pads(refusal.reason)
         yield found(

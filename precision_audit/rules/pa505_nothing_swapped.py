@@ -36,6 +36,8 @@ def check(context: Context) -> Iterator[Finding]:
         told, remedy = "the model has no linear", "a policy without fp8, such as bf16-training or bf16-inference"
     elif context.refusals and all(refusal.not_worth for refusal in context.refusals):
         remedy = "a policy without fp8, a larger batch, or swap: eligible to have it all the same"
+    elif commonest.startswith("rule "):
+        remedy = "another recipe, as that rule says, or a policy without fp8"
     yield found_in_policy(
         __name__,
         "warning",

@@ -26,7 +26,7 @@ def test_the_tables_cover_the_folder() -> None:
     assert set(expected.BACKWARD) <= set(expected.CULPRITS)
     assert len(NAMES) == 52 and all(reason for _, reason in expected.LATER.values())
     # safe_modes of the cases without fp8, three of each of six controls; two each in training, and of three cases one
-    assert len(SAFE) == 51 + 12 + 3
+    assert len(SAFE) == 51 + 12 + 3 + 1  # c88 with scales
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -123,8 +123,44 @@ def test_the_case_fails_as_it_says(name: str) -> None:
     assert worst > judge.limit(name, expected.naive_policy(name))
 
 
+CONTROLS = [name for name in NAMES if expected.short(name) in ("k01", "k02", "k08", "k10")]
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("policy", ["fp8-training-hopper", expected.POLICIES["fp8-train"]])
+def test_fp8_accuses_no_control(name: str, policy: str) -> None:
+    """Where no linear has a fitting size, that nothing was swapped is said (PA505)."""
+    assert [each.message for each in judge.judged(name, policy).alarms if each.rule != "PA505"] == []
+
+
+def test_a_scale_per_row_is_safe_with_one_huge_token() -> None:
+    (name,) = (name for name in NAMES if expected.short(name) == "c87")
+    one = judge.judged(name, "fp8-training-hopper")
+    assert one.alarms == () and one.report.plan.swaps
+    assert one.error <= judge.limit(name, "fp8-training-hopper")
+
+
+def _in_fp8(model: torch.nn.Module, args: tuple[torch.Tensor, ...], mode: str) -> object:
+    low = torch.float8_e4m3fn
+    if mode == "fp8-train":
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+        return convert_to_float8_training(model, config=Float8LinearConfig(emulate=True))(*args)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if mode == "fp8-storage":
+                parameter.data = parameter.data.to(low)
+            elif parameter.ndim == 2:
+                parameter.copy_(parameter.to(low).float())
+    if mode == "fp8-storage":
+        return model(*(each.bfloat16() for each in args))
+    return model(*(each.to(low).float() for each in args))
+
+
 def _naive(case: object, mode: str) -> object:
     model, args = case.build_model().eval(), case.example_inputs()  # type: ignore[attr-defined]
+    if mode.startswith("fp8"):
+        return _in_fp8(model, args, mode)
     if mode == "autocast-bf16":
         with torch.autocast("cpu", torch.bfloat16):
             return model(*args)

@@ -16,6 +16,7 @@ from tests.script import (
     bad_formats,
     bad_losses,
     bad_names,
+    bad_quantised,
     bad_recipes,
     bad_regions,
     bad_scaling,
@@ -27,6 +28,7 @@ from tests.script import (
     good_frameworks,
     good_images,
     good_methods,
+    good_quantised,
     good_recipes,
     good_switches,
     good_text,
@@ -41,6 +43,7 @@ GOODS = (
     good_frameworks,
     good_images,
     good_methods,
+    good_quantised,
     good_recipes,
     good_switches,
     good_text,
@@ -52,6 +55,7 @@ BADS = (
     bad_formats,
     bad_losses,
     bad_names,
+    bad_quantised,
     bad_recipes,
     bad_regions,
     bad_scaling,
@@ -74,6 +78,9 @@ WITHOUT_A_LOOP = {
     "TRAINER_SUBCLASS",
     "CHANGED_IN_PLACE",
     "TIE_KEPT",
+    "FILTERED_BY_BIAS",
+    "WITHOUT_ANY_BIAS",
+    "OTHER_CONFIGS",
 }
 CODES = [code for code in scripts.listed() if not rules.offers(code, "check")]
 

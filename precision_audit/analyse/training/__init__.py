@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from precision_audit import autocast
+from precision_audit.analyse.quantised import Products
 from precision_audit.analyse.training.lessons import STEPS, Lesson, lesson_of
 from precision_audit.analyse.training.loss_scale import idle, loss_scale, noise
 from precision_audit.analyse.training.steps import Taken, taken
@@ -32,16 +33,21 @@ __all__ = ["STEPS", "Lesson", "lesson_of", "training"]
 
 
 def training(
-    lesson: Lesson, policy: Policy, hardware: Hardware, batches: Sequence[Batch], ranges: Sequence[Range]
+    lesson: Lesson,
+    policy: Policy,
+    hardware: Hardware,
+    batches: Sequence[Batch],
+    ranges: Sequence[Range],
+    products: Products | None = None,
 ) -> tuple[Training | None, tuple[str, ...]]:
     """The evidence and what it lacks, one sentence each; no evidence where there is no loss.
 
     `ranges`: of the forward pass over all batches. Without an optimizer the weights stay as they are and every batch of
-    a step shows its gradients at them. Raises InputError for a loss or optimizer that cannot be used, and for a model
-    that fails in the captured format already.
+    a step shows its gradients at them. `products` is shown gradients. Raises InputError for a loss or optimizer that
+    cannot be used, and for a model that fails in the captured format already.
     """
     captured = lesson.captured
-    found = taken(captured, batches, lesson.loss, lesson.optimizer, lesson.steps, policy.low)
+    found = taken(captured, batches, lesson.loss, lesson.optimizer, lesson.steps, policy.low, products)
     if found is None and lesson.explicit:
         raise InputError(
             "training evidence needs a loss: the output is no single number and has no `loss`; expected "

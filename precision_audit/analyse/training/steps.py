@@ -22,6 +22,7 @@ from precision_audit.analyse.batches import check_batch
 from precision_audit.analyse.counting import Counts, counted
 from precision_audit.analyse.forward import tensors
 from precision_audit.analyse.histogram import points
+from precision_audit.analyse.quantised import Products
 from precision_audit.analyse.streaming import Streamed
 from precision_audit.analyse.training import optimizers
 from precision_audit.analyse.training.low_optimizer import LowOptimizer
@@ -61,8 +62,10 @@ def taken(
     factory: optimizers.Factory | None,
     steps: int,
     low: str,
+    products: Products | None = None,
 ) -> Taken | None:
-    """Take the steps; None where the model has no loss. `low`: the format that the optimizer is tried in beside."""
+    """Take the steps; None where the model has no loss. `low`: the format that the optimizer is tried in beside.
+    `products` is shown gradients."""
     mode = captured.graph.mode
     module = unchanged({mode: captured})
     module.train(mode == "training")
@@ -70,7 +73,7 @@ def taken(
         check_batch(module, captured.graph, batch, index)
     with torch.random.fork_rng(), torch.enable_grad(), restored_on_error():
         torch.manual_seed(0)
-        run = _Steps(module, factory, low)
+        run = _Steps(module, factory, low, products)
         for step in range(steps):
             if not run.take(batches[step % len(batches)], loss, step):
                 return None
@@ -96,8 +99,10 @@ class _Gradients:
 class _Steps:
     """What has been seen so far."""
 
-    def __init__(self, module: Converted, factory: optimizers.Factory | None, low: str) -> None:
-        self._module = module
+    def __init__(
+        self, module: Converted, factory: optimizers.Factory | None, low: str, products: Products | None
+    ) -> None:
+        self._module, self._products = module, products
         self._trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._optimizer: torch.optim.Optimizer | None = None
         self._source: Source | None = None
@@ -165,6 +170,8 @@ class _Steps:
         def hook(value: str, tensor: Tensor) -> None:
             def note(gradient: Tensor) -> None:
                 self._activations.add(value, gradient, step)
+                if self._products is not None:
+                    self._products.gradient(value, gradient)
 
             tensor.register_hook(note)  # type: ignore[no-untyped-call]
 
