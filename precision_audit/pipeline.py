@@ -201,8 +201,8 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     report = assemble(graph, made[policy.mode], verification, policy, meta, said, hardware.kernels)
     plan = made[policy.mode].plan
     spent = cost_of(graph, plan, policy, hardware, facts, layers(graph, plan, policy, hardware))
-    found = {"training": facts.training, "quantised": facts.quantised, "cost": spent}
-    return replace(report, facts=facts, **found), converted
+    report = replace(report, facts=facts, training=facts.training, quantised=facts.quantised, cost=spent)
+    return report, converted
 
 
 def _usable(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
