@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from precision_audit import ops, rules
-from precision_audit.backends import Backend
+from precision_audit.backends import Backend, default_recipe
 from precision_audit.formats import is_float
+from precision_audit.fusing import fused
 from precision_audit.policy.match import STATE, Match, Matcher
 from precision_audit.records import (
     NO_FACTS,
@@ -66,17 +67,22 @@ def decide(
     backends: Mapping[str, Backend],
     remedies: Mapping[str, Finding] = MappingProxyType({}),
     facts: Facts = NO_FACTS,
+    *,
+    fuse: bool = True,
 ) -> Decided:
     """Decide every computed op of `graph`; `remedies` are findings by op key that ask for the high format. `facts` is
-    what the rules judge by."""
+    what the rules judge by. Without `fuse` every linear is swapped by itself."""
     judge = _Judge(graph, policy, hardware, backends, remedies)
     decisions = tuple(judge.decision(op) for op in computed(graph))
+    swaps = tuple(judge.swaps)
+    if fuse:
+        decisions, swaps = fused(decisions, swaps, graph, policy.low, judge.matches, judge.is_remedied)
     context = rules.Context(
         graph=graph,
         policy=policy,
         hardware=hardware,
         decisions=MappingProxyType({decision.op: decision for decision in decisions}),
-        swaps=tuple(judge.swaps),
+        swaps=swaps,
         refusals=tuple(judge.refusals),
         matcher=judge.matcher,
         matches=MappingProxyType(judge.matches),
@@ -129,7 +135,7 @@ class _Judge:
             )
         if rule.classification.startswith("pin:"):
             return self._pinned(op, match, rule.classification[4:])
-        remedy = self._remedy(op)
+        remedy = self._remedy(op.key)
         if remedy is not None and rule.classification != f"keep-{self.policy.high}":
             return self._high(op, f"rule {remedy.rule} over {_origin(rule)}")
         return self._by_class(op, match)
@@ -187,20 +193,23 @@ class _Judge:
         backend = self.backends.get(rule.backend)
         if backend is None:
             return Refusal(op.key, op.module, rule.backend, f"backend {rule.backend} is not installed")
-        default = DEFAULT_RECIPE if DEFAULT_RECIPE in backend.RECIPES else backend.RECIPES[0]
+        recipe = rule.recipe or default_recipe(rule.backend, self.hardware, DEFAULT_RECIPE)
         # judged for the policy's mode also where the graph is the other one, so that both get the same modules
-        found = backend.offer(op, self.graph, rule.recipe or default, self.policy.mode, self.hardware)
+        found = backend.offer(op, self.graph, recipe, self.policy.mode, self.hardware)
         if isinstance(found, Refusal):
             return found
         news = [text for text in match.constraints if not any(known.startswith(text) for known in found.constraints)]
-        return replace(found, constraints=(*found.constraints, *news))
+        return replace(found, constraints=(*found.constraints, *news), recipe_options=rule.recipe_options)
 
     def _refuse(self, refusal: Refusal) -> str:
         self.refusals.append(refusal)
         return f"backend {refusal.backend}: {refusal.reason}; "
 
-    def _remedy(self, op: Op) -> Finding | None:
-        found = self.remedies.get(op.key)
+    def is_remedied(self, key: str) -> bool:
+        return self._remedy(key) is not None
+
+    def _remedy(self, key: str) -> Finding | None:
+        found = self.remedies.get(key)
         if found is None or dict(self.policy.hazards).get(found.rule) == "off":
             return None
         return found

@@ -124,7 +124,7 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
         )
         loaded_at = time.perf_counter()
         stage("capture, plan, rewrite, verify")
-        report, module = _pipeline(loaded, policy, settings, plans["apply"], argv)
+        report, module = _pipeline(command, loaded, policy, settings, plans["apply"], argv)
         if module is None and (command == "convert" or settings.show_graph):
             raise InputError(f"{loaded.source} has no weights (meta device): {command} it with --checkpoint")
         stage("report")
@@ -183,11 +183,11 @@ def _plan(path: str | None) -> Plan | None:
 
 
 def _pipeline(
-    loaded: Loaded, policy: Policy, settings: Settings, apply_plan: Plan | None, argv: list[str]
+    command: str, loaded: Loaded, policy: Policy, settings: Settings, apply_plan: Plan | None, argv: list[str]
 ) -> tuple[Report, Converted | None]:
     from precision_audit import pipeline
 
-    command = shlex.join(["precision-audit", *argv])
+    typed = shlex.join(["precision-audit", *argv])
     request = pipeline.Request(
         loaded.model,
         loaded.args,
@@ -200,7 +200,8 @@ def _pipeline(
         optimizer=loaded.optimizer if policy.mode == "training" or settings.steps else None,
         steps=settings.steps,
         apply_plan=apply_plan,
-        provenance={**loaded.provenance, "command": command, "options": _options(settings)},
+        hand_back=command == "convert",
+        provenance={**loaded.provenance, "command": typed, "options": _options(settings)},
     )
     return pipeline.run(request)
 

@@ -165,7 +165,14 @@ _RULE: dict[str, Any] = {
         },
         "class": _text("one of fp8-eligible, safe-in-<low>, follow, keep-<high>, pin:<format>, inherit", pattern=CLASS),
         "backend": _text("what builds the module of an fp8-eligible linear: torchao (default) or transformer_engine"),
-        "recipe": _text("fp8 recipe of the backend: tensorwise, rowwise or rowwise_with_gw_hp for torchao"),
+        "recipe": _text("recipe of the backend, by its library's name; else the backend's choice for the device"),
+        "recipe_options": {
+            "type": "object",
+            "description": "fields of the recipe, such as {amax_history_len: 16}",
+            "minProperties": 1,
+            "additionalProperties": _SCALAR,
+        },
+        "fuse": _text("what a swap may compute around its linear: mlp, norm or none", enum=["mlp", "norm", "none"]),
         "promote": {"type": "boolean", "description": "true: widen all float inputs to the widest (amp policies)"},
     },
 }

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from precision_audit import backends, recipes
 from precision_audit.records import Plan
 
 
@@ -79,8 +80,21 @@ def versions() -> tuple[tuple[str, str], ...]:
 
 
 def emulated(plan: Plan, device: str = "cpu") -> tuple[str, ...]:
-    """Formats whose arithmetic is imitated where the verification runs: fp8 has no kernels on a CPU."""
-    return ("fp8",) if plan.swaps and device == "cpu" else ()
+    """Formats whose arithmetic is imitated where the verification runs: a CPU has no kernels for them."""
+    peaks = {recipes.recipe(swap.backend, swap.recipe).peak or "fp8" for swap in plan.swaps}
+    return tuple(sorted(peaks)) if device == "cpu" else ()
+
+
+def stand_in_notes(plan: Plan) -> tuple[str, ...]:
+    """What a reader must know of swaps that stand-ins computed: whose numbers were not run, what is left out."""
+    swaps = backends.stand_ins(plan)
+    if not swaps:
+        return ()
+    kinds = ", ".join(sorted({swap.kind for swap in swaps}))
+    said = [f"{kinds}: emulated by this tool's own quantisers; no kernel of the library was run"]
+    left_out = {swap.recipe: backends.unseen(swap) for swap in swaps}
+    said += [f"{recipe}: {text}" for recipe, text in sorted(left_out.items()) if text]
+    return tuple(said)
 
 
 def _add(digest: Any, name: str, tensor: Tensor) -> None:

@@ -7,10 +7,12 @@ NOT READY            a finding of severity error that is open (the plan does not
                      it); or the verification failed, an output or gradient above its limit, a model that raised, a
                      shape check that did not pass.
 NOT ENOUGH EVIDENCE  nothing was run (no weights, or no inputs); the inputs were made up by the tool; an op is in no
-                     table, so that its hazards are unknown; fp8 was asked for and no linear was swapped; the reference
+                     table, so that its hazards are unknown; fp8 was asked for and no linear was swapped; a recipe whose
+                     numbers one emulated step cannot show; the reference
                      is NaN, or differs from itself by as much as a limit allows.
-READY WITH CHANGES   a warning that is open, or a swap that holds only while the user keeps a
-                     condition on a size (`B % 16 == 0`).
+READY WITH CHANGES   a warning that is open, a swap that holds only while the user keeps a
+                     condition on a size (`B % 16 == 0`), or swapped modules that were emulated because their library
+                     cannot run here.
 READY                none of these; notes do not count.
 
 A failure outranks missing evidence: what was seen to break is broken, whatever else is unknown.
@@ -21,10 +23,11 @@ from __future__ import annotations
 import math
 import shlex
 
+from precision_audit import backends
 from precision_audit.records import Finding, Graph, Plan, Policy, Severity, Verdict, Verification
 
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-_BACKEND_MODULES = {"torchao": "Float8Linear", "transformer_engine": "te.Linear"}
+_BACKEND_MODULES = {"torchao": "Float8Linear", "transformer_engine": "te.Linear"}  # where a plan swaps nothing
 
 
 def judge(
@@ -45,6 +48,8 @@ def judge(
     if missing:
         return "NOT ENOUGH EVIDENCE", tuple(missing)
     changes = [f"{condition} must hold" for condition in _conditions(plan)]
+    if backends.stand_ins(plan):
+        changes.append("swapped modules were emulated: run the written code once on the device")
     if changes or any(finding.severity == "warning" for finding in open_ones):
         return "READY WITH CHANGES", tuple(changes)
     return "READY", ()
@@ -62,12 +67,11 @@ def summary(
     more = ", ".join(f"{number} {what}" for what, number in apart.items() if number)
     parts = [", ".join(counts) + (f" ({more})" if more else "")]
     if asks_for_swaps(policy):
-        backends = sorted(
-            {swap.backend for swap in plan.swaps} | {rule.backend for rule in policy.rules if rule.backend}
-        )
-        modules = ", ".join(_BACKEND_MODULES.get(name, name) for name in backends)
-        total = len(plan.swaps) + len(plan.refusals)
-        parts.append(f"{modules}: {len(plan.swaps)} of {_count(total, 'linear')}")
+        idle = {rule.backend for rule in policy.rules if rule.backend} - {swap.backend for swap in plan.swaps}
+        kinds = {swap.kind for swap in plan.swaps} | {_BACKEND_MODULES.get(name, name) for name in idle}
+        swapped = sum(len(swap.linears) for swap in plan.swaps)
+        total = swapped + len(plan.refusals)
+        parts.append(f"{', '.join(sorted(kinds))}: {swapped} of {_count(total, 'linear')}")
     if verdict in ("NOT READY", "NOT ENOUGH EVIDENCE"):
         parts.extend(reasons[:2])
     return "   ".join(parts)
@@ -153,6 +157,8 @@ def _missing(
     unknown = sorted({op.op for op in graph.ops if op.kind == "unknown"})
     if unknown:
         reasons.append(f"{_count(len(unknown), 'op')} in no table: {', '.join(unknown[:3])}")
+    for recipe in sorted({swap.recipe for swap in backends.stand_ins(plan) if backends.unseen(swap)}):
+        reasons.append(f"{recipe} cannot be emulated whole on this machine")
     if asks_for_swaps(policy) and not plan.swaps:
         reasons.append("fp8 asked for and nothing swapped")
     return reasons

@@ -16,12 +16,13 @@ import torch
 from torch import nn
 
 from precision_audit.analyse.training.optimizers import Factory
+from precision_audit.backends import torchao_float8
 from precision_audit.capture import Captured, set_mode
 from precision_audit.capture.containers import without_cache
 from precision_audit.plain import as_cast
 from precision_audit.planning import Planned
 from precision_audit.records import NO_FACTS, Facts, Hardware, InputError, Mode, Policy, Verification
-from precision_audit.report.provenance import emulated
+from precision_audit.report.provenance import emulated, stand_in_notes
 from precision_audit.rewrite import rewrite, unchanged
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify import parting, verify
@@ -77,6 +78,9 @@ def compare(
     main = {mode: captures[mode]}
     reference = unchanged(main, signature=signature)
     converted.train(mode == "training")
+    by_torch = any(
+        swap.backend == torchao_float8.NAME for swap in plan.swaps
+    )  # meta knows the rules of _scaled_mm only
     plain = _plain(main, mode, policy, hardware, signature)
     found = verify(
         reference,
@@ -93,10 +97,11 @@ def compare(
             batch=batches[0],
             tolerance=limit(policy, "relative_l2", "") or 0,
         ),
-        shapes_check=(lambda: check_shapes(converted, *batches[0], mode=plan.mode)) if plan.swaps else None,
+        shapes_check=(lambda: check_shapes(converted, *batches[0], mode=plan.mode)) if by_torch else None,
         captured_against_eager=_eager(original, reference, captures[mode], batches[0], mode, teaching.custom),
         emulated=emulated(plan),
     )
+    found = replace(found, notes=(*found.notes, *stand_in_notes(plan)))
     if mode != "training" or (loss is None and optimizer is None):
         return found
     learned = training_steps(reference, converted, plain, batches, policy, loss, optimizer, steps, scale=teaching.scale)
