@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_audit.cli import config, options, outputs, selection, terminal
+from precision_audit.cli import code, config, options, outputs, selection, terminal
 from precision_audit.cli.config import Settings
 from precision_audit.records import InputError, Plan, Policy, Report
 
@@ -105,8 +105,9 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
     read = {"model": spec.partition(":")[0], "checkpoint": settings.checkpoint, "policy": settings.policy,
             "calibration data": settings.calibration_data, "plan to apply": settings.apply_plan,
             "plan to check": settings.check_plan}  # fmt: skip
-    places = outputs.check(settings.output, command, settings.write_plan, read, settings.pictures)
-    policy, plans = _before(settings)
+    written = (settings.write_plan, settings.write_code)
+    places = outputs.check(settings.output, command, written, read, settings.pictures)
+    policy, plans = _before(command, settings)
     started = time.perf_counter()
     with (
         terminal.progress(settings.quiet, 3) as stage,
@@ -158,12 +159,15 @@ def render(report: Report, form: str, verbose: bool = False, color: bool = False
     return reports.render(report, form, verbose=verbose, color=color)
 
 
-def _before(settings: Settings) -> tuple[Policy, dict[str, Plan | None]]:
+def _before(command: str, settings: Settings) -> tuple[Policy, dict[str, Plan | None]]:
     """Policy, device and plans, refused before the model is loaded."""
-    from precision_audit import hardware
+    from precision_audit import backends, hardware
     from precision_audit import policy as policies
 
     policy = policies.load(settings.policy)
+    code.check(settings.write_code, policy)
+    if command == "convert":
+        backends.check_policy(policy)
     if settings.device is not None:
         hardware.device(settings.device)
     plans = {"apply": _plan(settings.apply_plan), "check": _plan(settings.check_plan)}
@@ -259,6 +263,8 @@ def _write(
 
         atomic.write_file(Path(settings.write_plan), lambda partial: plan_file.write(report.plan, partial))
         terminal.say(f"wrote {settings.write_plan}")
+    if settings.write_code:
+        code.write(report.plan, Path(settings.write_code))
     if places.pictures is not None:
         from precision_audit.pictures import of_report
 

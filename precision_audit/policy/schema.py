@@ -18,6 +18,7 @@ SIZES: Mapping[str, str] = {
     "numel": "elements of the op's first output",
     "rank": "dimensions of the op's first output",
     "depth": "how many values the op sums into one, at the example's sizes",
+    "place": "where among the model's ops of its name it stands, in percent: 0 the first, 100 the last",
 }
 
 TOLERANCES: Mapping[str, str] = {
