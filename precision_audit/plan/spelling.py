@@ -29,6 +29,8 @@ def scalar(value: object) -> str:
         return "[" + ", ".join(scalar(each) for each in value) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float) and "e" in repr(value) and "." not in repr(value):
+        return repr(value).replace("e", ".0e")  # YAML 1.1 takes 1e-05 for a word
     return quoted(value) if isinstance(value, str) else repr(value)
 
 

@@ -2,7 +2,8 @@
 
 `load()` imports `transformer_engine.pytorch` of the pinned release over a recorder that stands for the compiled
 binding: attributes are made up on demand, every function raises when it is called. Names, signatures, parameters and
-state dicts are the library's own; nothing can be computed. To be used in a process of its own: it patches what other tests use.
+state dicts are the library's own; nothing can be computed. To be used in a process of its own: it patches what other
+tests use.
 """
 
 from __future__ import annotations
