@@ -24,6 +24,7 @@ from precision_audit.backends import Backend, default_recipe
 from precision_audit.formats import is_float
 from precision_audit.fusing import fused
 from precision_audit.policy.match import STATE, Match, Matcher
+from precision_audit.recipes import recipe as recipe_of
 from precision_audit.records import (
     NO_FACTS,
     Decision,
@@ -125,7 +126,7 @@ class _Judge:
         if fact and self._swaps_low(op, match):
             swap = self.swaps[-1]
             reason = f"{_stated(match)}: swapped by {swap.backend}, in the {self.policy.low} it was captured in"
-            return self._made(op, "fp8-eligible", f"fp8 {swap.recipe}", reason, match)
+            return self._made(op, "fp8-eligible", _named(swap), reason, match)
         if fact:
             return Decision(op.key, "fixed", _captured(op), f"fact: {fact}", self._accumulates(op, _captured(op)))
         rule = match.rule
@@ -152,7 +153,7 @@ class _Judge:
             if isinstance(found, Swap):
                 self.swaps.append(found)
                 reason = f"{_stated(match)}: swapped by {found.backend}"
-                return self._made(op, "fp8-eligible", f"fp8 {found.recipe}", reason, match)
+                return self._made(op, "fp8-eligible", _named(found), reason, match)
             refused = self._refuse(found)
         elif match.missed and op.op == "linear":
             missed, why = match.missed[0]
@@ -241,6 +242,11 @@ class _Judge:
 
     def _accumulates(self, op: Op, chosen: str) -> str:
         return ops.accumulates_in(op.op, chosen, self.hardware.kernels) if is_float(chosen) else ""
+
+
+def _named(swap: Swap) -> str:
+    """What a swapped linear runs in: the format of its products and the recipe, `nvfp4 NVFP4BlockScaling`."""
+    return f"{recipe_of(swap.backend, swap.recipe).peak or 'fp8'} {swap.recipe}"
 
 
 def _fact(op: Op, high: str, inputs: tuple[Tensor, ...]) -> str:

@@ -94,7 +94,7 @@ def settle(decisions: Iterable[Decision], made: Plan) -> tuple[Decision, ...]:
 
 def _settled(decision: Decision, runs: str, refusal: Refusal | None, fed: bool, made: Plan) -> Decision:
     asked = decision.chosen
-    if asked.startswith("fp8"):
+    if " " in asked:  # a swap: "fp8 rowwise"
         why = f"backend {refusal.backend}: {refusal.reason}" if refusal else "the plan has no swap"
         return replace(decision, chosen=runs or made.low, reason=f"{why}; {decision.reason}")
     if not runs or runs == asked:

@@ -94,7 +94,7 @@ def _demand(op: Op, decision: Decision | None, reads: Readings, policy: Policy) 
     chosen = decision.chosen
     if chosen == policy.high:
         return HIGH
-    if chosen == policy.low or chosen.startswith("fp8"):
+    if chosen == policy.low or " " in chosen:  # "fp8 rowwise": a swap, which reads and makes the low format
         return LOW
     return chosen if chosen and makes_floats and is_float(chosen) else FREE
 

@@ -10,8 +10,9 @@ from precision_audit.records.words import Mode
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What one op runs in, and why. `chosen` is a format name, `fp8 rowwise` for a swap, `""` while a `follow` op waits
-    for the plan. `promote` belongs to the amp policies: all float inputs are widened to the widest one's format."""
+    """What one op runs in, and why. `chosen` is a format name, `fp8 rowwise` (format of its products, recipe) for a
+    swap, `""` while a `follow` op waits for the plan. `promote` belongs to the amp policies: all float inputs are
+    widened to the widest one's format."""
 
     op: str
     classification: str  # fp8-eligible · safe-in-<low> · follow · keep-<high> · pin:<format> · inherit · fixed

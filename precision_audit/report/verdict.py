@@ -87,12 +87,15 @@ def next_steps(
     made_up: str | bool = "",
     failed: str = "",
     options: str = "",
+    elsewhere: bool = False,
 ) -> tuple[str, ...]:
     """What to type or do next, the first one a command. `failed` is the op at which both models part; `options` are
-    those that were given on the command line."""
+    those that were given on the command line. `elsewhere`: swapped modules cannot be made on this machine."""
     command = f"{shlex.quote(model)} {options or f'--policy {shlex.quote(policy)}'}"
     steps: list[str] = []
-    if verdict in ("READY", "READY WITH CHANGES"):
+    if elsewhere and verdict != "NOT READY" and not made_up:
+        steps.append(f"precision-audit {command} --write-code te_modules.py, and use that file on the CUDA machine")
+    elif verdict in ("READY", "READY WITH CHANGES"):
         steps.append(f"precision-audit convert {command} -o out/")
     elif made_up:
         steps.append(
