@@ -203,4 +203,6 @@ def test_the_place_of_an_op_is_a_percentage_among_those_of_its_name() -> None:
     held = [each.module for each in linears if matcher.first(each).rule.name == "middle"]
     assert held == [f"layers.{number}" for number in range(1, 9)]  # 10 % … 80 %
     alone = _op("linear", module="only")
-    assert Matcher(policy.parse(HEADER + rule + REST), Graph((alone,), (), "inference")).first(alone).rule.name == "rest"
+    assert (
+        Matcher(policy.parse(HEADER + rule + REST), Graph((alone,), (), "inference")).first(alone).rule.name == "rest"
+    )
