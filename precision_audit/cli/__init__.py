@@ -102,12 +102,16 @@ def _dispatch(argv: list[str]) -> int:
 
 def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
     """Audit or convert: check, load, run, write, print."""
+    from precision_audit import backends
+
     read = {"model": spec.partition(":")[0], "checkpoint": settings.checkpoint, "policy": settings.policy,
             "calibration data": settings.calibration_data, "plan to apply": settings.apply_plan,
             "plan to check": settings.check_plan}  # fmt: skip
     written = (settings.write_plan, settings.write_code)
     places = outputs.check(settings.output, command, written, read, settings.pictures)
-    policy, plans = _before(command, settings)
+    policy, plans = _before(settings)
+    if command == "convert":
+        backends.check_policy(policy)
     started = time.perf_counter()
     with (
         terminal.progress(settings.quiet, 3) as stage,
@@ -125,7 +129,7 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
         )
         loaded_at = time.perf_counter()
         stage("capture, plan, rewrite, verify")
-        report, module = _pipeline(command, loaded, policy, settings, plans["apply"], argv)
+        report, module = _pipeline(loaded, policy, settings, plans["apply"], argv)
         if module is None and (command == "convert" or settings.show_graph):
             raise InputError(f"{loaded.source} has no weights (meta device): {command} it with --checkpoint")
         stage("report")
@@ -159,15 +163,13 @@ def render(report: Report, form: str, verbose: bool = False, color: bool = False
     return reports.render(report, form, verbose=verbose, color=color)
 
 
-def _before(command: str, settings: Settings) -> tuple[Policy, dict[str, Plan | None]]:
+def _before(settings: Settings) -> tuple[Policy, dict[str, Plan | None]]:
     """Policy, device and plans, refused before the model is loaded."""
-    from precision_audit import backends, hardware
+    from precision_audit import hardware
     from precision_audit import policy as policies
 
     policy = policies.load(settings.policy)
     code.check(settings.write_code, policy)
-    if command == "convert":
-        backends.check_policy(policy)
     if settings.device is not None:
         hardware.device(settings.device)
     plans = {"apply": _plan(settings.apply_plan), "check": _plan(settings.check_plan)}
@@ -187,11 +189,11 @@ def _plan(path: str | None) -> Plan | None:
 
 
 def _pipeline(
-    command: str, loaded: Loaded, policy: Policy, settings: Settings, apply_plan: Plan | None, argv: list[str]
+    loaded: Loaded, policy: Policy, settings: Settings, apply_plan: Plan | None, argv: list[str]
 ) -> tuple[Report, Converted | None]:
     from precision_audit import pipeline
 
-    typed = shlex.join(["precision-audit", *argv])
+    command = shlex.join(["precision-audit", *argv])
     request = pipeline.Request(
         loaded.model,
         loaded.args,
@@ -204,8 +206,8 @@ def _pipeline(
         optimizer=loaded.optimizer if policy.mode == "training" or settings.steps else None,
         steps=settings.steps,
         apply_plan=apply_plan,
-        hand_back=command == "convert",
-        provenance={**loaded.provenance, "command": typed, "options": _options(settings)},
+        hand_back=argv[0] == "convert",
+        provenance={**loaded.provenance, "command": command, "options": _options(settings)},
     )
     return pipeline.run(request)
 
