@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from precision_audit import pictures, report
     from precision_audit.analyse.histogram import shares
+    from precision_audit.backends.transformer_engine.code import te_code
     from precision_audit.linting import lint
     from precision_audit.master_weights import MasterWeights
     from precision_audit.pipeline import Conversion, audit, convert
@@ -39,6 +40,7 @@ _HOME = {
     "load": ("saving", "load"),
     "save": ("saving", "save"),
     "shares": ("analyse.histogram", "shares"),
+    "te_code": ("backends.transformer_engine.code", "te_code"),
 }
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "report",
     "save",
     "shares",
+    "te_code",
 ]
 
 

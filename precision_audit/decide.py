@@ -27,6 +27,7 @@ from precision_audit.backends import Backend
 from precision_audit.cost import experts
 from precision_audit.cost.worth import worth
 from precision_audit.formats import is_float
+from precision_audit.fusing import fused
 from precision_audit.hardware.recipes import chosen, conditions, lacking
 from precision_audit.policy.match import STATE, Match, Matcher
 from precision_audit.records import (
@@ -74,17 +75,22 @@ def decide(
     remedies: Mapping[str, Finding] = MappingProxyType({}),
     facts: Facts = NO_FACTS,
     refused: Mapping[str, Finding] = MappingProxyType({}),
+    *,
+    fuse: bool = True,
 ) -> Decided:
     """Decide every computed op of `graph`; `remedies` are findings by op key that ask for the high format, `refused`
-    those that ask for no swap. `facts` is what the rules judge by."""
+    those that ask for no swap. `facts` is what the rules judge by. Without `fuse` every linear is swapped by itself."""
     judge = _Judge(graph, policy, hardware, backends, remedies, refused)
     decisions = tuple(judge.decision(op) for op in computed(graph))
+    swaps = tuple(judge.swaps)
+    if fuse:
+        decisions, swaps = fused(decisions, swaps, graph, policy.low, judge.matches, judge.is_remedied)
     context = rules.Context(
         graph=graph,
         policy=policy,
         hardware=hardware,
         decisions=MappingProxyType({decision.op: decision for decision in decisions}),
-        swaps=tuple(judge.swaps),
+        swaps=swaps,
         refusals=tuple(judge.refusals),
         matcher=judge.matcher,
         matches=MappingProxyType(judge.matches),
@@ -224,12 +230,16 @@ class _Judge:
             return found
         news = [text for text in match.constraints if not any(known.startswith(text) for known in found.constraints)]
         notes = (*found.notes, *conditions(recipe, self.hardware))
-        return replace(found, constraints=(*found.constraints, *news), notes=notes)
+        constraints = (*found.constraints, *news)
+        return replace(found, constraints=constraints, notes=notes, recipe_options=rule.recipe_options)
 
     def _refuse(self, refusal: Refusal) -> str:
         self.refusals.append(refusal)
         by = "" if refusal.reason.startswith("rule ") else f"backend {refusal.backend}: "
         return f"{by}{refusal.reason}; "
+
+    def is_remedied(self, key: str) -> bool:
+        return self._heeded(self.remedies.get(key)) is not None
 
     def _heeded(self, found: Finding | None) -> Finding | None:
         """A finding whose remedy counts: the policy has not turned its rule off."""

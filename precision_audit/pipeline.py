@@ -17,6 +17,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from precision_audit import backends
 from precision_audit import policy as policies
 from precision_audit.ambient import precision_settings_kept, random_state_kept
 from precision_audit.analyse import analyse
@@ -75,6 +76,7 @@ class Request:
     verify: bool = True
     share_parameters: bool = False
     apply_plan: str | Path | Plan | None = None
+    hand_back: bool = False  # the converted module is what is wanted: no stand-in for a library that is not there
     provenance: Mapping[str, str] | None = None
 
 
@@ -137,7 +139,7 @@ def convert(
     request = Request(
         model, args, kwargs, policy, device, calibration, dynamic_shapes, loss, optimizer, steps, **options
     )
-    report, module = run(request)
+    report, module = run(replace(request, hand_back=True))
     if module is None:
         raise InputError(
             f"{type(model).__name__} has no weights (it is on the meta device): expected a model to convert; "
@@ -156,6 +158,8 @@ def run(request: Request) -> tuple[Report, Converted | None]:
 def _run(request: Request) -> tuple[Report, Converted | None]:
     model, args, kwargs = request.model, *_usable((tuple(request.args), dict(request.kwargs or {})))
     policy = policies.load(request.policy)
+    if request.hand_back:
+        backends.check_policy(policy)
     hardware, device_from = _device(request.device, policy)
     batches = _batches(args, kwargs, request.calibration)
     check_model(model)

@@ -97,7 +97,7 @@ def _resolved(findings: Iterable[Finding], made: Plan, graph: Graph) -> tuple[Fi
     none that it refuses to swap is swapped."""
     captured = {op.key: next((t.format for t in op.outputs if is_float(t.format)), "") for op in graph.ops}
     chosen = dict(made.formats)
-    swapped = {swap.op for swap in made.swaps}
+    swapped = {key for swap in made.swaps for key in swap.ops}
 
     def high(key: str) -> bool:
         kept = chosen.get(key, captured.get(key, "")) in (made.high, captured.get(key, ""))

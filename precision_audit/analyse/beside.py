@@ -220,7 +220,7 @@ def fp8_product(swap: Swap, given: Tensor, weight: Tensor, bias: Tensor | None) 
     linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
     if bias is not None:
         linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
-    made: Tensor = backends.get(swap.backend).build(linear, swap)(given)
+    made: Tensor = backends.module_for(linear, swap)(given)
     return made
 
 

@@ -30,7 +30,7 @@ _FEW = 64  # up to so many ops kept high, each is tried without
 def predicted_error(shares: Iterable[Share], plan: Plan, graph: Graph) -> float:
     """Relative error of all outputs together: the root of the sum of squares, each output relative to its norm."""
     formats, low = dict(plan.formats), plan.low
-    swapped = {swap.op for swap in plan.swaps}
+    swapped = {key for swap in plan.swaps for key in swap.linears}
     computed = {op.key for op in graph.ops if op.kind not in STATE}
     runs_low = {key for key in computed if formats.get(key) == low and key not in swapped}
     read: dict[str, set[str]] = {}
@@ -61,7 +61,7 @@ def heaviest(
     run low are those of the plan; or `plan` names them, and `swapped` those in fp8. A product counts for more than one
     op, by its part of the work: to keep it high costs more."""
     if isinstance(plan, Plan):
-        swapped = [swap.op for swap in plan.swaps]
+        swapped = [key for swap in plan.swaps for key in swap.linears]
         plan = [key for key, format in plan.formats if format == plan.low]
     sources = _Sources(shares, graph, plan, swapped)
     if not sources.keys or sources.error(set()) <= target:

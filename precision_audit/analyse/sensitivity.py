@@ -81,10 +81,10 @@ def sensitivity(
 
 
 def to_be_swapped(graph: Graph, policy: Policy, hardware: Hardware) -> tuple[Swap, ...]:
-    """The linears that the policy would swap for fp8."""
+    """The linears that the policy would swap for fp8, each by itself."""
     if not any(rule.classification == "fp8-eligible" for rule in policy.rules):
         return ()
-    return decide(graph, policy, hardware, backends.listed()).swaps
+    return decide(graph, policy, hardware, backends.listed(), fuse=False).swaps
 
 
 def low_readers(reads: Readings, plain: Plan, policy: Policy) -> dict[str, tuple[str, ...]]:

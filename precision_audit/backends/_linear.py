@@ -36,7 +36,7 @@ class Linear:
 
 def describe(op: Op, graph: Graph, *, trained: bool = True) -> Linear | str:
     """The linear's sizes and notes, or why it cannot be swapped. `trained`: by a module that autograd goes through."""
-    index = _index(graph)
+    index = index_of(graph)
     reason = _not_a_module(op, index) or _not_in_a_known_format(op, index)
     if trained:
         reason = reason or _changed_in_place(op, graph, index)
@@ -60,7 +60,7 @@ def describe(op: Op, graph: Graph, *, trained: bool = True) -> Linear | str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Index:
+class Index:
     """What is asked of a graph once per linear, gathered once per graph."""
 
     tensors: Mapping[str, Tensor]
@@ -70,10 +70,10 @@ class _Index:
     ties: Mapping[str, tuple[str, ...]]
 
 
-_last: list[tuple[Graph, _Index]] = []
+_last: list[tuple[Graph, Index]] = []
 
 
-def _index(graph: Graph) -> _Index:
+def index_of(graph: Graph) -> Index:
     """Of the graph asked about last; a graph with thousands of linears is read once."""
     if _last and _last[0][0] is graph:
         return _last[0][1]
@@ -89,7 +89,7 @@ def _index(graph: Graph) -> _Index:
         if op.operands:
             by_module.setdefault(op.module, []).append(op)
     ties = {key: group for group in graph.storages for key in group}
-    index = _Index(
+    index = Index(
         tensors,
         makers,
         {value: tuple(found) for value, found in readers.items()},
@@ -100,7 +100,7 @@ def _index(graph: Graph) -> _Index:
     return index
 
 
-def _not_a_module(op: Op, index: _Index) -> str:
+def _not_a_module(op: Op, index: Index) -> str:
     if op.op != "linear":
         return f"{op.op} is not a linear"
     if op.region:
@@ -122,7 +122,7 @@ def _not_a_module(op: Op, index: _Index) -> str:
     return _foreign(op.module, values, index)
 
 
-def _foreign(module: str, values: Mapping[str, str], index: _Index) -> str:
+def _foreign(module: str, values: Mapping[str, str], index: Index) -> str:
     """Weight or bias of another module, read inside this one (by a hook, say)."""
     for name in ("weight", "bias"):
         own, value = f"{module}.{name}", values.get(name, "")
@@ -135,11 +135,11 @@ def _foreign(module: str, values: Mapping[str, str], index: _Index) -> str:
     return ""
 
 
-def _owns(own: str, value: str, index: _Index) -> bool:
+def _owns(own: str, value: str, index: Index) -> bool:
     return value == own or own in index.ties.get(value, ())
 
 
-def _not_in_a_known_format(op: Op, index: _Index) -> str:
+def _not_in_a_known_format(op: Op, index: Index) -> str:
     for operand in op.operands:
         found = index.tensors[operand.value].format
         if found not in FORMATS:
@@ -148,7 +148,7 @@ def _not_in_a_known_format(op: Op, index: _Index) -> str:
     return ""
 
 
-def _changed_in_place(op: Op, graph: Graph, index: _Index) -> str:
+def _changed_in_place(op: Op, graph: Graph, index: Index) -> str:
     """Without a bias the fp8 product is a view that autograd forbids to change (torchao 0.18, every recipe)."""
     if any(operand.argument == "bias" for operand in op.operands):
         return ""
@@ -160,7 +160,7 @@ def _changed_in_place(op: Op, graph: Graph, index: _Index) -> str:
     return ""
 
 
-def _notes(op: Op, weight: str, index: _Index) -> list[str]:
+def _notes(op: Op, weight: str, index: Index) -> list[str]:
     """What the user should know although the swap is right."""
     notes: list[str] = []
     here = index.by_module[op.module]

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 NAME = "torchao"
 RECIPES = recipes.of_backend(NAME)
+KIND = "Float8Linear"
 
 _FP8_CAPABILITY = (8, 9)  # Ada; below it _scaled_mm raises
 

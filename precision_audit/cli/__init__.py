@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_audit.cli import config, options, outputs, selection, terminal
+from precision_audit.cli import code, config, options, outputs, selection, terminal
 from precision_audit.cli.config import Settings
 from precision_audit.records import InputError, Plan, Policy, Report
 
@@ -102,11 +102,16 @@ def _dispatch(argv: list[str]) -> int:
 
 def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
     """Audit or convert: check, load, run, write, print."""
+    from precision_audit import backends
+
     read = {"model": spec.partition(":")[0], "checkpoint": settings.checkpoint, "policy": settings.policy,
             "calibration data": settings.calibration_data, "plan to apply": settings.apply_plan,
             "plan to check": settings.check_plan}  # fmt: skip
-    places = outputs.check(settings.output, command, settings.write_plan, read, settings.pictures)
+    written = (settings.write_plan, settings.write_code)
+    places = outputs.check(settings.output, command, written, read, settings.pictures)
     policy, plans = _before(settings)
+    if command == "convert":
+        backends.check_policy(policy)
     started = time.perf_counter()
     with (
         terminal.progress(settings.quiet, 3) as stage,
@@ -164,6 +169,7 @@ def _before(settings: Settings) -> tuple[Policy, dict[str, Plan | None]]:
     from precision_audit import policy as policies
 
     policy = policies.load(settings.policy)
+    code.check(settings.write_code, policy)
     if settings.device is not None:
         hardware.device(settings.device)
     plans = {"apply": _plan(settings.apply_plan), "check": _plan(settings.check_plan)}
@@ -200,6 +206,7 @@ def _pipeline(
         optimizer=loaded.optimizer if policy.mode == "training" or settings.steps else None,
         steps=settings.steps,
         apply_plan=apply_plan,
+        hand_back=argv[0] == "convert",
         provenance={**loaded.provenance, "command": command, "options": _options(settings)},
     )
     return pipeline.run(request)
@@ -259,6 +266,8 @@ def _write(
 
         atomic.write_file(Path(settings.write_plan), lambda partial: plan_file.write(report.plan, partial))
         terminal.say(f"wrote {settings.write_plan}")
+    if settings.write_code:
+        code.write(report.plan, Path(settings.write_code))
     if places.pictures is not None:
         from precision_audit.pictures import of_report
 

@@ -43,6 +43,7 @@ class Settings:
     fail_on: str = "error"
     exit_zero: bool = False
     write_plan: str | None = None
+    write_code: str | None = None
     check_plan: str | None = None
     apply_plan: str | None = None
     verbose: bool = False

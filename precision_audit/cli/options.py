@@ -66,6 +66,8 @@ OPTIONS = (
            choices=("proved", "observed", "assumed")),
     Option("baseline", "report only what is new since this report", "FILE", later=("*",)),
     Option("write-plan", "write the plan, to be reviewed and committed", "FILE", path=True),
+    Option("write-code", "write Python that performs the plan's TransformerEngine swaps on your own model", "FILE.py",
+           path=True),
     Option("check-plan", "check a written plan against model and policy; status 1 if it fails", "FILE", path=True),
     Option("apply-plan", "use a written plan instead of making one", "FILE", path=True),
     Option("verbose", "list every op and every finding", short="v", kind="flag"),

@@ -29,9 +29,14 @@ class Outputs:
 
 
 def check(
-    texts: Iterable[str], command: str, plan: str | None, read: Mapping[str, str | None], pictures: str | None = None
+    texts: Iterable[str],
+    command: str,
+    written: Iterable[str | None] | None,
+    read: Mapping[str, str | None],
+    pictures: str | None = None,
 ) -> Outputs:
-    """Sort the `-o` values and try each place. `read` are the files this run reads, by what they are."""
+    """Sort the `-o` values and try each place. `written` are further files to be written, `read` those this run reads,
+    by what they are."""
     reports: list[tuple[Path, str]] = []
     models: list[Path] = []
     for text in texts:
@@ -46,7 +51,7 @@ def check(
     if command == "convert" and len(models) != 1:
         got = f"{len(models)} were given" if models else "none was given"
         raise InputError(f"convert: expected one place for the model, {got}; add -o OUT.pt2 or -o FOLDER")
-    places = [path for path, _ in reports] + models + ([Path(plan)] if plan else [])
+    places = [path for path, _ in reports] + models + [Path(each) for each in written or () if each]
     for path in places:
         _check_place(path, folder=path in models and path.suffix.lower() != ".pt2", read=read)
     twice = next((path for i, path in enumerate(places) if path.absolute() in [p.absolute() for p in places[:i]]), None)

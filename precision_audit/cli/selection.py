@@ -21,6 +21,7 @@ def selected(report: Report, policy: Policy, settings: Settings, made_up: str, o
     weak = sum(_is_weak(each, settings) for each in report.findings)
     if len(left) == len(report.findings):
         return report
+    from precision_audit import backends
     from precision_audit.report import verdict
 
     judged, reasons = verdict.judge(left, report.graph, report.plan, report.verification, policy, made_up=made_up)
@@ -36,6 +37,7 @@ def selected(report: Report, policy: Policy, settings: Settings, made_up: str, o
         made_up=made_up,
         failed=report.verification.first_parting if report.verification else "",
         options=options,
+        elsewhere=bool(backends.stand_ins(report.plan)),
     )
     return replace(report, findings=left, verdict=judged, summary=f"{summary}   {left_out}", next_steps=steps)
 

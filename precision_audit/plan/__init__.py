@@ -61,7 +61,7 @@ def plan(
     reads, asked, swaps, refusals = _asked(
         graph, decided.decisions, policy, hardware.kernels, swaps=decided.swaps, same=seconds.same
     )
-    seconds.swaps = {swap.op: swap for swap in swaps}
+    seconds.swaps = {key: swap for swap in swaps for key in swap.linears}
     found = [_solved(reads, each, policy, seconds) for each in (asked, high_streams(reads, asked)) if each]
     runs, casts, folds, predicted = min(found, key=lambda each: each[3].seconds + lam * each[3].error_share)
     return Plan(
@@ -82,7 +82,7 @@ def plan(
 
 def settle(decisions: Iterable[Decision], made: Plan) -> tuple[Decision, ...]:
     """Decisions with the plan's choice and its reason where they waited for one or could not be kept."""
-    formats, swapped = dict(made.formats), {swap.op for swap in made.swaps}
+    formats, swapped = dict(made.formats), {key for swap in made.swaps for key in swap.ops}
     refused = {refusal.op: refusal for refusal in made.refusals}
     fed = {key for cast in made.casts for key in cast.consumers}
     return tuple(

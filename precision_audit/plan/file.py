@@ -8,9 +8,8 @@ model; `apply` reads, checks and hands the plan over. Nothing in the file depend
 from __future__ import annotations
 
 import difflib
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +17,7 @@ import yaml
 
 from precision_audit.formats import FORMATS
 from precision_audit.plan.check import cheaper, check
+from precision_audit.plan.spelling import flow, listed, quoted
 from precision_audit.records import (
     Cast,
     Fold,
@@ -34,13 +34,12 @@ from precision_audit.records import (
 __all__ = ["apply", "cheaper", "check", "read", "write"]
 
 VERSION = 1
+_SWAP_MAPPINGS = ("parameters", "options", "recipe_options")  # of a swap, written where there are some
 
 _HEAD = """\
 # Formats and casts of one model, by op. Review, commit, and check with: precision-audit MODEL --check-plan FILE
 """
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_PLAIN = re.compile(r"[A-Za-z_/][\w./#-]*")
-_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})  # YAML 1.1 reads them as values
 _KEYS = (
     *("version", "policy", "mode", "formats", "graph", "predicted", "environment", "autocast_device", "autocast"),
     *("ops", "casts", "folds", "swaps", "refusals"),
@@ -56,24 +55,24 @@ def text(plan: Plan) -> str:
     """The file's text."""
     lines = [
         f"version: {VERSION}",
-        f"policy: {_quoted(plan.policy)}",
+        f"policy: {quoted(plan.policy)}",
         f"mode: {plan.mode}",
-        f"formats: {_flow({'high': plan.high, 'low': plan.low})}",
-        f"graph: {_quoted(plan.graph_digest)}",
+        f"formats: {flow({'high': plan.high, 'low': plan.low})}",
+        f"graph: {quoted(plan.graph_digest)}",
     ]
     if plan.predicted is not None:
         fields = ("seconds", "seconds_high", "cast_seconds", "cast_bytes", "error_share")
-        lines.append("predicted: " + _flow({name: getattr(plan.predicted, name) for name in fields}))
+        lines.append("predicted: " + flow({name: getattr(plan.predicted, name) for name in fields}))
     if plan.environment:
-        lines.append("environment: " + _flow(dict(plan.environment)))
+        lines.append("environment: " + flow(dict(plan.environment)))
     if plan.autocast_device:
         lines.append(f"autocast_device: {plan.autocast_device}")
-    lines += _listed("autocast", (_quoted(key) for key in plan.autocast))
-    lines += ["ops:", *(f"  {_quoted(key)}: {name}" for key, name in plan.formats)] if plan.formats else ["ops: {}"]
-    lines += _listed("casts", (_flow(_cast(each)) for each in plan.casts))
-    lines += _listed("folds", (_flow(_fold(each)) for each in plan.folds))
-    lines += _listed("swaps", (_flow(_swap(each)) for each in plan.swaps))
-    lines += _listed("refusals", (_flow(_refusal(each)) for each in plan.refusals))
+    lines += listed("autocast", (quoted(key) for key in plan.autocast))
+    lines += ["ops:", *(f"  {quoted(key)}: {name}" for key, name in plan.formats)] if plan.formats else ["ops: {}"]
+    lines += listed("casts", (flow(_cast(each)) for each in plan.casts))
+    lines += listed("folds", (flow(_fold(each)) for each in plan.folds))
+    lines += listed("swaps", (flow(_swap(each)) for each in plan.swaps))
+    lines += listed("refusals", (flow(_refusal(each)) for each in plan.refusals))
     return _HEAD + "\n".join(lines) + "\n"
 
 
@@ -128,34 +127,13 @@ def _fold(fold: Fold) -> dict[str, object]:
 
 def _swap(swap: Swap) -> dict[str, object]:
     names = ("op", "module", "backend", "recipe", "k", "n", "m", "constraints", "kind", "covers")
-    return {name: getattr(swap, name) for name in names}
+    given = {name: dict(getattr(swap, name)) for name in _SWAP_MAPPINGS if getattr(swap, name)}
+    return {**{name: getattr(swap, name) for name in names}, **given}
 
 
 def _refusal(refusal: Refusal) -> dict[str, object]:
     fields: dict[str, object] = {name: getattr(refusal, name) for name in ("op", "module", "backend", "reason")}
     return {**fields, **({"not_worth": True} if refusal.not_worth else {})}
-
-
-def _listed(key: str, items: Iterable[str]) -> list[str]:
-    lines = [f"  - {item}" for item in items]
-    return [f"{key}:", *lines] if lines else []
-
-
-def _flow(fields: Mapping[str, object]) -> str:
-    return "{" + ", ".join(f"{_quoted(key)}: {_scalar(value)}" for key, value in fields.items()) + "}"
-
-
-def _scalar(value: object) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_scalar(each) for each in value) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return _quoted(value) if isinstance(value, str) else repr(value)
-
-
-def _quoted(value: str) -> str:
-    plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
-    return value if plain else json.dumps(value, ensure_ascii=False)
 
 
 # reading -------------------------------------------------------------------------------------------------------------
@@ -214,15 +192,20 @@ class _Reader:
 
     def _swap(self, node: yaml.Node) -> Swap:
         names = ("op", "module", "backend", "recipe", "k", "n", "m", "constraints", "kind", "covers")
-        fields = self.mapping(node, "swap", names, required=names[:4])
-        sizes = [self._size(fields[name]) if name in fields else 0 for name in "knm"]
+        fields = self.mapping(node, "swap", (*names, *_SWAP_MAPPINGS), required=names[:4])
+        given: dict[str, Any] = {name: self._values(fields, name) for name in _SWAP_MAPPINGS}
+        k, n, m = (self._size(fields[name]) if name in fields else 0 for name in "knm")
         words = [self.text(fields[name], name) for name in names[:4]]
         found = self.each(fields, "constraints", lambda item: self.text(item, "constraints"))
         kind = self.text(fields["kind"], "kind") if "kind" in fields else "Float8Linear"
         covers = self.each(fields, "covers", lambda item: self.text(item, "covers"))
-        return Swap(
-            words[0], words[1], words[2], words[3], sizes[0], sizes[1], sizes[2], found, kind=kind, covers=covers
-        )
+        swap = Swap(words[0], words[1], words[2], words[3], k, n, m, found, kind=kind, covers=covers)
+        return replace(swap, **given)
+
+    def _values(self, fields: Mapping[str, yaml.Node], name: str) -> tuple[tuple[str, Any], ...]:
+        """Plain values by name."""
+        entries = self.mapping(fields[name], name) if name in fields else {}
+        return tuple((key, _LOADER("").construct_object(node)) for key, node in entries.items())
 
     def _refusal(self, node: yaml.Node) -> Refusal:
         names = ("op", "module", "backend", "reason")

@@ -167,7 +167,7 @@ def _agree(made: Labels, graph: Graph, swaps: Sequence[Swap]) -> None:
 
 
 def _positions(graph: Graph, swaps: Sequence[Swap]) -> list[tuple[int, Swap]]:
-    by_key = {swap.op: swap for swap in swaps}
+    by_key = {key: swap for swap in swaps for key in swap.ops}
     return [(i, by_key[op.key]) for i, op in enumerate(graph.ops) if op.key in by_key]
 
 

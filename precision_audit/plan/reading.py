@@ -78,7 +78,7 @@ def readings(graph: Graph, kernels: str, swaps: Iterable[Swap], same: Sequence[i
     tensors: dict[str, Tensor] = {}
     maker: dict[str, int] = {}
     readers: dict[str, list[Reader]] = {}
-    swapped = {swap.op for swap in swaps}
+    swapped = {key for swap in swaps for key in swap.ops}
     known: dict[tuple[int, bool], list[tuple[int, str]]] = {}
     for position, op in enumerate(graph.ops):
         for value, tensor in zip(op.values, op.outputs, strict=True):
@@ -112,8 +112,8 @@ def needs(op: Op, tensors: Mapping[str, Tensor], kernels: str, swapped: bool) ->
     found = []
     for index, operand, tensor in operands:
         need: str = ops.role(op, operand.argument, kernels)
-        if swapped and operand.argument != "input":
-            need = "stays"  # the module that replaces the linear owns its weight and bias
+        if swapped and operand.argument in ("weight", "bias"):
+            need = "stays"  # the module that replaces the op owns its weight and bias
         elif op.op == "view_as_complex":
             need = "stays"  # no cast before a view of the memory itself
         elif need == "match" and (

@@ -186,9 +186,15 @@ def _rule(node: Node, shipped: bool) -> Rule:
         backend=entries["backend"].text() if "backend" in entries else DEFAULT_BACKEND if eligible else "",
         recipe=entries["recipe"].text() if "recipe" in entries else "",
         promote="promote" in entries and entries["promote"].flag(),
+        fuse=entries["fuse"].text() if "fuse" in entries else "mlp",
+        recipe_options=_options(entries.get("recipe_options")),
         shipped=shipped,
         **given,
     )
+
+
+def _options(node: Node | None) -> tuple[tuple[str, object], ...]:
+    return tuple(sorted((key, child.plain()) for key, child in _entries(node).items()))
 
 
 def _predicate(key: str, node: Node) -> Predicate:
@@ -207,6 +213,7 @@ def _digest(fields: Mapping[str, Any]) -> str:
     """Of what the policy says, whichever file and line say it: 16 hexadecimal digits of SHA-256."""
     rules = tuple(
         (r.name, r.classification, r.op, r.kind, r.module, r.module_type, r.where, r.backend, r.recipe, r.promote)
+        + ((r.fuse, r.recipe_options) if (r.fuse, r.recipe_options) != ("mlp", ()) else ())
         for r in fields["rules"]
     )
     said = sorted(

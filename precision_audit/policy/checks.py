@@ -137,7 +137,7 @@ def _check_swap(node: Node) -> None:
 
     entries = node.entries()
     eligible = entries["class"].text() == "fp8-eligible"
-    for key in ("backend", "recipe"):
+    for key in ("backend", "recipe", "recipe_options", "fuse"):
         if key in entries and not eligible:
             entries[key].fail(f"{key} beside class {entries['class'].text()}", "class: fp8-eligible, or no " + key)
     if not eligible:
@@ -151,6 +151,24 @@ def _check_swap(node: Node) -> None:
         _known(entries["backend"], tuple(known), "backend")
     if "recipe" in entries:
         _known(entries["recipe"], tuple(known[name].RECIPES), f"recipe of {name}")
+    if "recipe_options" in entries:
+        _check_options(entries["recipe_options"], entries, name)
+
+
+def _check_options(node: Node, entries: Mapping[str, Node], backend: str) -> None:
+    """Fields of a recipe object. Its library ignores a name it does not know, so that a typo would change nothing."""
+    from precision_audit import backends
+
+    if "recipe" not in entries:
+        node.fail("recipe_options without recipe, whose fields they are", "recipe: beside it")
+    recipe = entries["recipe"].text()
+    known = backends.options(backend, recipe)
+    if not known:
+        node.fail(f"recipe {recipe} of backend {backend} has no fields to set", "no recipe_options")
+    for name, child in node.entries().items():
+        problem, expected = backends.option_problem(backend, recipe, name, child.plain())
+        if problem:
+            child.fail(problem + (nearest(name, known) if name not in known else ""), expected)
 
 
 def _check_promotion(node: Node) -> None:

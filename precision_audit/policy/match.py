@@ -47,6 +47,7 @@ class Matcher:
         }
         self._computed = tuple(op for op in graph.ops if op.kind not in STATE)
         self._by_rule: dict[int, list[Op]] = {}
+        self._places: dict[str, int] = {}
         self._by_op: dict[tuple[str, str, str], tuple[_Compiled, ...]] = {}
         self._by_place: dict[tuple[str, str, str, str, str], tuple[_Compiled, ...]] = {}
 
@@ -91,13 +92,25 @@ class Matcher:
         constraints: list[str] = []
         failures: list[str] = []
         for predicate in rule.where:
-            size = size_of(op, predicate.key, self._tensors)
+            size = self._place(op) if predicate.key == "place" else size_of(op, predicate.key, self._tensors)
             if size is None:
                 if not _attribute_holds(predicate, dict(op.attributes)):
                     return False, (), ()
             else:
                 _size_holds(predicate, size, constraints, failures)
         return not failures, tuple(dict.fromkeys(constraints)), tuple(failures)
+
+    def _place(self, op: Op) -> Size:
+        """In percent; an op that is the only one of its name is the first."""
+        if not self._places:
+            by_name: dict[str, list[str]] = {}
+            for each in self._computed:
+                by_name.setdefault(each.op, []).append(each.key)
+            for keys in by_name.values():
+                last = max(len(keys) - 1, 1)
+                self._places.update((key, 100 * number // last) for number, key in enumerate(keys))
+        place = self._places.get(op.key, 0)
+        return Size(place, place)
 
 
 def glob(pattern: str) -> re.Pattern[str]:

@@ -18,6 +18,7 @@ SIZES: Mapping[str, str] = {
     "numel": "elements of the op's first output",
     "rank": "dimensions of the op's first output",
     "depth": "how many values the op sums into one, at the example's sizes",
+    "place": "where among the model's ops of its name it stands, in percent: 0 the first, 100 the last",
 }
 
 TOLERANCES: Mapping[str, str] = {
@@ -168,8 +169,15 @@ _RULE: dict[str, Any] = {
             "what builds the module of an fp8-eligible linear: torchao (default), torchao_quantize, transformer_engine"
         ),
         "recipe": _text(
-            "recipe of the backend, by its library's name: rowwise for torchao, float8dq-row for quantize_"
+            "recipe of the backend, by its library's name: rowwise, float8dq-row, MXFP8BlockScaling; else the device's"
         ),
+        "recipe_options": {
+            "type": "object",
+            "description": "fields of the recipe, such as {amax_history_len: 16}",
+            "minProperties": 1,
+            "additionalProperties": _SCALAR,
+        },
+        "fuse": _text("what a swap may compute around its linear: mlp, norm or none", enum=["mlp", "norm", "none"]),
         "promote": {"type": "boolean", "description": "true: widen all float inputs to the widest (amp policies)"},
     },
 }

@@ -10,8 +10,9 @@ from precision_audit.records.words import Mode
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What one op runs in, and why. `chosen` is a format name, `fp8 rowwise` for a swap, `""` while a `follow` op waits
-    for the plan. `promote` belongs to the amp policies: all float inputs are widened to the widest one's format."""
+    """What one op runs in, and why. `chosen` is a format name, `fp8 rowwise` (format of its products, recipe) for a
+    swap, `""` while a `follow` op waits for the plan. `promote` belongs to the amp policies: all float inputs are
+    widened to the widest one's format."""
 
     op: str
     classification: str  # fp8-eligible · safe-in-<low> · follow · keep-<high> · pin:<format> · inherit · fixed
@@ -44,6 +45,19 @@ class Swap:
     notes: tuple[str, ...] = ()  # what the user should know of this swap: tied weight, called twice, frozen
     kind: str = "Float8Linear"  # the class that takes the place, as its library calls it
     covers: tuple[str, ...] = ()  # further ops that it computes: a norm before, an activation and a linear after
+    parameters: tuple[tuple[str, str], ...] = ()  # the class's own name of a parameter → the model's, where they differ
+    options: tuple[tuple[str, object], ...] = ()  # further arguments of its constructor, by name
+    recipe_options: tuple[tuple[str, object], ...] = ()  # further fields of the recipe, by the library's names
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Keys of all ops that it computes."""
+        return (self.op, *self.covers)
+
+    @property
+    def linears(self) -> tuple[str, ...]:
+        """Keys of the linears among them; each is quantised."""
+        return tuple(key for key in self.ops if key == self.op or key.rpartition("/")[2].startswith("linear#"))
 
 
 @dataclass(frozen=True, slots=True)

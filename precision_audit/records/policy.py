@@ -19,6 +19,10 @@ class Predicate:
     equals: object = None
 
 
+# A norm before the linear and an activation and a linear after it; the norm only; the linear alone.
+FUSE = ("mlp", "norm", "none")
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One rule of a policy. Empty tuples match everything. `origin` is `file:line`."""
@@ -34,6 +38,8 @@ class Rule:
     backend: str = ""
     recipe: str = ""
     promote: bool = False
+    fuse: str = "mlp"  # what a swap may compute besides the linear, where the backend has a module for it: see FUSE
+    recipe_options: tuple[tuple[str, object], ...] = ()  # fields of the backend's recipe object
     shipped: bool = False  # of a policy of this package, written for many models: matching nothing is no finding
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from precision_audit import autocast
+from precision_audit import autocast, backends
 from precision_audit.hardware.local import NAME as LOCAL
 from precision_audit.planning import Planned
 from precision_audit.records import Facts, Graph, Hardware, Meta, Plan, Policy, Report, Verification
@@ -56,6 +56,7 @@ def assemble(
             made_up=made_up,
             failed=_lowered(verification.first_parting, made.plan) if verification else "",
             options=said.get("options", ""),
+            elsewhere=bool(backends.stand_ins(made.plan)),
         ),
     )
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from precision_audit import recipes
+from precision_audit import backends, recipes
 from precision_audit.records import Plan
 
 
@@ -89,6 +89,18 @@ def emulated(plan: Plan, device: str = "cpu") -> tuple[str, ...]:
         if row is None or (row.activations and row.scheme != "int8")
     )
     return tuple(sorted(set(imitated))) if device == "cpu" else ()
+
+
+def stand_in_notes(plan: Plan) -> tuple[str, ...]:
+    """What a reader must know of swaps that stand-ins computed: whose numbers were not run, what is left out."""
+    swaps = backends.stand_ins(plan)
+    if not swaps:
+        return ()
+    kinds = ", ".join(sorted({swap.kind for swap in swaps}))
+    said = [f"{kinds}: emulated by this tool's own quantisers; no kernel of the library was run"]
+    left_out = {swap.recipe: backends.unseen(swap) for swap in swaps}
+    said += [f"{recipe}: {text}" for recipe, text in sorted(left_out.items()) if text]
+    return tuple(said)
 
 
 def _add(digest: Any, name: str, tensor: Tensor) -> None:

@@ -7,10 +7,12 @@ NOT READY            a finding of severity error that is open (the plan does not
                      it); or the verification failed, an output or gradient above its limit, a model that raised, a
                      shape check that did not pass.
 NOT ENOUGH EVIDENCE  nothing was run (no weights, or no inputs); the inputs were made up by the tool; an op is in no
-                     table, so that its hazards are unknown; fp8 was asked for and no linear was swapped; the reference
+                     table, so that its hazards are unknown; fp8 was asked for and no linear was swapped; a recipe whose
+                     numbers one emulated step cannot show; the reference
                      is NaN, or differs from itself by as much as a limit allows.
-READY WITH CHANGES   a warning that is open, or a swap that holds only while the user keeps a
-                     condition on a size (`B % 16 == 0`).
+READY WITH CHANGES   a warning that is open, a swap that holds only while the user keeps a
+                     condition on a size (`B % 16 == 0`), or swapped modules that were emulated because their library
+                     cannot run here.
 READY                none of these; notes do not count.
 
 A failure outranks missing evidence: what was seen to break is broken, whatever else is unknown.
@@ -21,6 +23,7 @@ from __future__ import annotations
 import math
 import shlex
 
+from precision_audit import backends
 from precision_audit.records import Finding, Graph, Plan, Policy, Severity, Verdict, Verification
 
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -44,6 +47,8 @@ def judge(
     if missing:
         return "NOT ENOUGH EVIDENCE", tuple(missing)
     changes = [f"{condition} must hold" for condition in _conditions(plan)]
+    if backends.stand_ins(plan):
+        changes.append("swapped modules were emulated: run the written code once on the device")
     if changes or any(finding.severity == "warning" for finding in open_ones):
         return "READY WITH CHANGES", tuple(changes)
     return "READY", ()
@@ -61,10 +66,12 @@ def summary(
     more = ", ".join(f"{number} {what}" for what, number in apart.items() if number)
     parts = [", ".join(counts) + (f" ({more})" if more else "")]
     if asks_for_swaps(policy):
-        asked = [rule.backend for rule in policy.rules if rule.backend]
-        kinds = [swap.kind for swap in plan.swaps] or [refusal.backend for refusal in plan.refusals] or asked
-        total = len(plan.swaps) + len(plan.refusals)
-        parts.append(f"{', '.join(sorted(set(kinds)))}: {len(plan.swaps)} of {_count(total, 'linear')}")
+        asked = {rule.backend for rule in policy.rules if rule.backend}
+        idle = {backends.title(name) for name in asked - {swap.backend for swap in plan.swaps}}
+        kinds = sorted({swap.kind for swap in plan.swaps} | idle)
+        swapped = sum(len(swap.linears) for swap in plan.swaps)
+        total = swapped + len(plan.refusals)
+        parts.append(f"{', '.join(kinds)}: {swapped} of {_count(total, 'linear')}")
     if verdict in ("NOT READY", "NOT ENOUGH EVIDENCE"):
         parts.extend(reasons[:2])
     return "   ".join(parts)
@@ -80,12 +87,15 @@ def next_steps(
     made_up: str | bool = "",
     failed: str = "",
     options: str = "",
+    elsewhere: bool = False,
 ) -> tuple[str, ...]:
     """What to type or do next, the first one a command. `failed` is the op at which both models part; `options` are
-    those that were given on the command line."""
+    those that were given on the command line. `elsewhere`: swapped modules cannot be made on this machine."""
     command = f"{shlex.quote(model)} {options or f'--policy {shlex.quote(policy)}'}"
     steps: list[str] = []
-    if verdict in ("READY", "READY WITH CHANGES"):
+    if elsewhere and verdict != "NOT READY" and not made_up:
+        steps.append(f"precision-audit {command} --write-code te_modules.py, and use that file on the CUDA machine")
+    elif verdict in ("READY", "READY WITH CHANGES"):
         steps.append(f"precision-audit convert {command} -o out/")
     elif made_up:
         steps.append(
@@ -150,6 +160,8 @@ def _missing(
     unknown = sorted({op.op for op in graph.ops if op.kind == "unknown"})
     if unknown:
         reasons.append(f"{_count(len(unknown), 'op')} in no table: {', '.join(unknown[:3])}")
+    for recipe in sorted({swap.recipe for swap in backends.stand_ins(plan) if backends.unseen(swap)}):
+        reasons.append(f"{recipe} cannot be emulated whole on this machine")
     if asks_for_swaps(policy) and not plan.swaps:
         reasons.append("fp8 asked for and nothing swapped")
     return reasons

@@ -13,12 +13,13 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
-from precision_audit import ops
+from precision_audit import backends, ops
 from precision_audit.capture import Captured
 from precision_audit.capture.aliases import written_parameters
 from precision_audit.capture.graph import named_arguments
@@ -43,15 +44,17 @@ def rewrite(
     folds = [each for plan in plans.values() for each in plan.folds]
     state = cloned_state([captured.root for captured in captures.values()], share_parameters, folds)
     paths = copy_paths(state.module, folds, {swap.module for plan in plans.values() for swap in plan.swaps})
+    at = swapping.places(state.module, plans.values())
     sides, copies = {}, {}
     for (mode, captured), renamed in zip(captures.items(), state.renamed, strict=True):
         plan = plans[mode]
         graph, nodes = _copied(captured, renamed)
-        _Rewriter(captured, plan, graph, nodes, paths).apply()
+        _Rewriter(captured, plan, graph, nodes, paths, at).apply()
         copies.update(low_copies(state.module, plan.folds, paths))
-        swapping.put_modules(state.module, captured, plan)
+        swapping.put_modules(state.module, plan, at)
         graph.lint()
-        sides[mode] = side(graph, captured.in_spec, captured.out_spec)
+        made = side(graph, captured.in_spec, captured.out_spec)
+        sides[mode] = replace(made, run=backends.around(made.run, plan))
     converted = Converted(state.module, sides, plans, signature, missing)
     converted.copies, converted.spelled = copies, dict(captured.spelled)  # the same in both modes
     converted.written = frozenset().union(*(written_parameters(each.graph) for each in captures.values()))
@@ -89,8 +92,9 @@ class _Rewriter:
         graph: fx.Graph,
         nodes: Mapping[str, fx.Node],
         paths: Mapping[tuple[str, str], str],
+        at: Mapping[tuple[str, str], str],
     ) -> None:
-        self._plan, self._graph, self._nodes = plan, graph, nodes
+        self._plan, self._graph, self._nodes, self._at = plan, graph, dict(nodes), at
         self._paths = paths  # of the low copies of parameters
         self._ops = {op.key: op for op in captured.graph.ops}
         self._formats = dict(plan.formats)
@@ -110,7 +114,8 @@ class _Rewriter:
         for cast in self._plan.casts:
             self._cast(cast)
         for swap in self._plan.swaps:
-            self._swap(swap.op, swap.module)
+            changed = swapping.call(self._graph, self._nodes, self._position, swap, self._at[swap.module, swap.kind])
+            self._nodes.update(changed)
         for key in self._plan.autocast:
             self._wrap(self._nodes[key])
         self._describe()
@@ -203,16 +208,6 @@ class _Rewriter:
         copy.meta["decision"] = f"stored in {each.to} beside the original"
         copy.meta["cast"] = each
         self._connect(each.consumers, [original], copy)
-
-    def _swap(self, key: str, module: str) -> None:
-        node = self._nodes[key]
-        with self._graph.inserting_before(node):
-            swapped = self._graph.call_module(module, (node.args[0],))
-        swapped.meta.update(node.meta)
-        node.replace_all_uses_with(swapped)
-        self._graph.erase_node(node)
-        assert isinstance(self._nodes, dict)
-        self._nodes[key] = swapped
 
     def _wrap(self, node: fx.Node) -> None:
         """Run a composite op inside an autocast region, so that its inner ops are autocast as they are in eager."""

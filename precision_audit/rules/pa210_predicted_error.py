@@ -39,7 +39,7 @@ def check(context: Context) -> Iterator[Finding]:
     kept = {key for finding in context.told if not finding.overridden for key in finding.pins}
     low = [key for key in may_run_low(context.decisions.values(), context.policy) if key not in kept]
     whole = math.sqrt(outputs(context.graph))
-    swapped = [swap.op for swap in context.swaps if swap.op in low]
+    swapped = [key for swap in context.swaps for key in swap.linears if key in low]
     predicted = error_when_low(context.facts.shares, low, context.graph, swapped) / whole
     if not math.isfinite(predicted) or predicted <= tolerance or not _seen(context, tolerance):
         return

@@ -36,7 +36,7 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 def _swapped(readers: list[Op], context: Context) -> str:
-    swapped = [swap.module for swap in context.swaps if any(op.key == swap.op for op in readers)]
+    swapped = [swap.module for swap in context.swaps if any(op.key in swap.ops for op in readers)]
     return f"; {swapped[0]} is swapped and keeps the shared parameter" if swapped else ""
 
 

@@ -36,7 +36,7 @@ def check(context: Context) -> Iterator[Finding]:
                 f"{swap.module}: {needs}",
                 Evidence("PROVED", f"K={swap.k} N={swap.n} M={swap.m}, recipe {swap.recipe} of {swap.backend}"),
                 remedy="DataLoader(drop_last=True)"
-                + (f", or recipe: {_FREE_RECIPE}" if swap.recipe != _FREE_RECIPE else ""),
+                + (f", or recipe: {_FREE_RECIPE}" if swap.backend == "torchao" and swap.recipe != _FREE_RECIPE else ""),
                 of=condition,
             )
 

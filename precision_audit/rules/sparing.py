@@ -34,7 +34,7 @@ def spared(decided: Decided, graph: Graph, policy: Policy, facts: Facts) -> Deci
         return decided
     kept = {key for each in findings if not each.overridden for key in each.pins}
     low = may_run_low(decided.decisions, policy)
-    swapped = [swap.op for swap in decided.swaps if swap.op in low]
+    swapped = [key for swap in decided.swaps for key in swap.linears if key in low]
     target = tolerance * math.sqrt(outputs(graph))
     idle = needless(facts.shares, low, graph, kept, candidates, target, swapped)
     return replace(decided, findings=tuple(_without(each, idle) if each.rule in _EVEN else each for each in findings))
@@ -63,7 +63,7 @@ def _candidates(decided: Decided, graph: Graph, facts: Facts, tolerance: float) 
         (even if each.rule in _EVEN else others).update(each.pins)
         if each.rule in _EVEN:
             others.add(each.op)
-    adds = weights(facts.shares, [swap.op for swap in decided.swaps])
+    adds = weights(facts.shares, [key for swap in decided.swaps for key in swap.linears])
     unknown = {each.reader or each.source for each in facts.shares if not each.known}
     tied = others | unknown | _before_a_break(graph, facts)
     return [

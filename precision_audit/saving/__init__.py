@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from precision_audit import loader
+from precision_audit import backends, loader
 from precision_audit.backends import torchao_float8
 from precision_audit.capture import capture
 from precision_audit.loader import checkpoint
@@ -42,7 +42,7 @@ from precision_audit.saving.texts import loader_text, readme_text
 SCHEMA = 1
 PROGRAM, WEIGHTS, LOADER, README = "model.pt2", "model.safetensors", "load.py", "README.md"
 PLANS = ("plan.yaml", "plan.inference.yaml", "plan.training.yaml")
-_PACKAGES = ("precision-audit", "torch", "torchao", "safetensors")
+_PACKAGES = ("precision-audit", "torch", "torchao", "transformer-engine", "safetensors")
 
 
 def save(
@@ -142,6 +142,7 @@ def _load_swapped(
     atomic.check_digests(path, manifest, (WEIGHTS, *held, *names))
     checkpoint.load(original, path / WEIGHTS, quantised.names(path / quantised.FILE))
     plans = {plan.mode: plan for plan in (plan_file.read(path / name) for name in names)}
+    backends.check_here((swap.backend for plan in plans.values() for swap in plan.swaps), str(path))
     inputs = SavedInputs.of_json(manifest["inputs"])
     if args is None and kwargs is None:
         args, kwargs = inputs.zeros()

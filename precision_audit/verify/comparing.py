@@ -21,7 +21,7 @@ from precision_audit.capture.containers import without_cache
 from precision_audit.plain import as_cast
 from precision_audit.planning import Planned
 from precision_audit.records import NO_FACTS, Facts, Hardware, InputError, Mode, Plan, Policy, Verification
-from precision_audit.report.provenance import emulated
+from precision_audit.report.provenance import emulated, stand_in_notes
 from precision_audit.rewrite import rewrite, unchanged
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify import parting, verify
@@ -97,6 +97,7 @@ def compare(
         captured_against_eager=_eager(original, reference, captures[mode], batches[0], mode, teaching.custom),
         emulated=emulated(plan),
     )
+    found = replace(found, notes=(*found.notes, *stand_in_notes(plan)))
     if mode != "training" or (loss is None and optimizer is None):
         return found
     learned = training_steps(reference, converted, plain, batches, policy, loss, optimizer, steps, scale=teaching.scale)

@@ -1,70 +1,87 @@
-"""TransformerEngine: what a plan says where it would be chosen. The library itself is not needed, nor imported."""
+"""TransformerEngine: what a plan says. The library itself is not needed, nor imported."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
+import precision_audit as pa
+from precision_audit import backends, policy, recipes
 from precision_audit.backends import transformer_engine
 from precision_audit.backends.transformer_engine import RECIPES, build, offer
+from precision_audit.cli import main
 from precision_audit.hardware import device
-from precision_audit.records import InputError, Mode, Refusal, Swap
+from precision_audit.hardware.recipes import chosen, lacking
+from precision_audit.plan import file as plan_file
+from precision_audit.records import InputError, Mode, Plan, Refusal, Swap
 from tests.backends.graphs import entering, graph, linear, sized, state
+from tests.backends.te_models import Blocks
 
-H100 = device("h100")
+H100, B200, L40S = device("h100"), device("b200"), device("l40s")
 
-# recipe, mode, (K, N, M) → the words after which nothing else stands against the linear
+# recipe, mode, (K, N, M) → what stands against the linear, "" for nothing
 SIZES = [
-    ("DelayedScaling", "inference", (64, 40, 24), "would be chosen"),  # N % 8, M % 8 suffice forward
+    ("DelayedScaling", "inference", (64, 40, 24), ""),  # N % 8, M % 8 suffice forward
     ("DelayedScaling", "training", (64, 40, 32), "N=40 is not a multiple of 16"),
-    ("DelayedScaling", "training", (64, 48, 24), "M=24 is not a multiple of 16"),
+    ("DelayedScaling", "training", (64, 48, 24), "M=24 is not a multiple of 16, as backward needs"),
     ("DelayedScaling", "inference", (64, 48, 1), "M=1 is not a multiple of 8"),
     ("Float8CurrentScaling", "inference", (72, 48, 32), "K=72 is not a multiple of 16"),
-    ("Float8CurrentScaling", "training", (64, 48, 32), "would be chosen"),
+    ("Float8CurrentScaling", "training", (64, 48, 32), ""),
     ("MXFP8BlockScaling", "training", (48, 64, 32), "K=48 is not a multiple of 32"),
-    ("MXFP8BlockScaling", "inference", (64, 64, 32), "would be chosen"),
+    ("MXFP8BlockScaling", "inference", (64, 64, 32), ""),
     ("Float8BlockScaling", "training", (128, 64, 128), "N=64 is not a multiple of 128"),
     ("NVFP4BlockScaling", "inference", (64, 48, 24), "M=24 is not a multiple of 16"),
 ]
 
 
-@pytest.fixture
-def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformer_engine, "_PACKAGES", ("no_such_package_of_anyone",))
-
-
-@pytest.mark.usefixtures("not_installed")
 @pytest.mark.parametrize(("recipe", "mode", "shape", "words"), SIZES)
 def test_sizes_by_recipe(recipe: str, mode: Mode, shape: tuple[int, int, int], words: str) -> None:
     k, n, m = shape
     op, records = sized(k, n, (m,), (m,))
-    found = offer(op, records, recipe, mode, H100)
-    assert isinstance(found, Refusal)
+    found = offer(op, records, recipe, mode, B200)
     assert found.backend == "transformer_engine"
-    assert words in found.reason
-    assert ("precision-audit[te]" in found.reason) == (words == "would be chosen")
+    if words:
+        assert isinstance(found, Refusal) and words in found.reason
+    else:
+        assert isinstance(found, Swap)
+        assert (found.kind, found.k, found.n, found.m, found.covers) == ("te.Linear", k, n, m, ())
 
 
-def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    op, records = sized()
-    monkeypatch.setattr(transformer_engine, "_PACKAGES", ("torch",))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "there is no CUDA device here" in offer(op, records, "DelayedScaling", "training", H100).reason  # type: ignore[union-attr]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert "does not build it" in offer(op, records, "DelayedScaling", "training", H100).reason  # type: ignore[union-attr]
-
-
-@pytest.mark.usefixtures("not_installed")
-def test_open_sizes_are_stated() -> None:
-    op, records = sized(lead=("B",), hint=(64,), symbols=(("B", 64),))
+def test_open_sizes_are_stated_and_backward_apart() -> None:
+    op, records = sized(lead=("B",), hint=(24,), symbols=(("B", 24),))
     found = offer(op, records, "DelayedScaling", "training", H100)
-    assert isinstance(found, Refusal)
-    assert found.reason.startswith("te.Linear with DelayedScaling would be chosen where B % 16 == 0, but ")
+    assert isinstance(found, Swap)
+    assert found.constraints == ("B % 16 == 0 in backward, last batch included (the example's M=24 breaks it)",)
+    found = offer(op, records, "DelayedScaling", "inference", H100)
+    assert isinstance(found, Swap) and found.constraints == ("B % 8 == 0",)
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"), [("h100", "MXFP8BlockScaling"), ("h100", "NVFP4BlockScaling"), ("a100", "DelayedScaling"),
+                         ("l40s", "Float8BlockScaling"), ("rtx5090", "MXFP8BlockScaling")],
+)  # fmt: skip
+def test_a_recipe_that_the_device_lacks_is_refused_by_name(name: str, recipe: str) -> None:
+    try:
+        hardware = device(name)
+    except InputError:
+        pytest.skip(f"no {name} in the table")
+    reason = lacking(recipes.recipe("transformer_engine", recipe), hardware)
+    assert recipe in reason and hardware.title in reason
+
+
+def test_the_recipe_of_a_device_is_the_librarys_default() -> None:
+    assert [chosen("transformer_engine", "", each).name for each in (L40S, H100, B200)] == [
+        "DelayedScaling", "DelayedScaling", "MXFP8BlockScaling",
+    ]  # fmt: skip
+    rules = "rules:\n  - {name: all, op: linear, class: fp8-eligible, backend: transformer_engine}\n"
+    made = policy.parse(f"name: te\nextends: bf16-training\ndevice: b200\n{rules}")
+    report = pa.audit(nn.Sequential(nn.Linear(64, 64)), (torch.randn(32, 64),), policy=made)
+    assert [swap.recipe for swap in report.plan.swaps] == ["MXFP8BlockScaling"]
 
 
 def test_a_functional_linear_is_refused_before_all_else() -> None:
@@ -75,15 +92,180 @@ def test_a_functional_linear_is_refused_before_all_else() -> None:
     assert found.reason.startswith("functional linear")
 
 
-def test_build_is_one_clear_line() -> None:
-    swap = Swap("fc/linear#0", "fc", "transformer_engine", RECIPES[0], 64, 48, 32)
-    with pytest.raises(InputError, match=r"fc cannot be swapped for te\.Linear"):
+def test_build_is_one_clear_line_where_nothing_can_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    swap = Swap("fc/linear#0", "fc", "transformer_engine", RECIPES[0], 64, 48, 32, kind="te.Linear")
+    monkeypatch.setattr(transformer_engine, "_PACKAGES", ("no_such_package_of_anyone",))
+    with pytest.raises(InputError, match=r"fc cannot be swapped for te\.Linear: TransformerEngine is not installed"):
+        build(nn.Linear(64, 48), swap)
+    monkeypatch.setattr(transformer_engine, "_PACKAGES", ("torch",))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="there is no CUDA device here"):
         build(nn.Linear(64, 48), swap)
 
 
 def test_no_library_is_imported() -> None:
     code = (
         "import sys; from precision_audit import backends; backends.listed();"
-        "sys.exit(any(name.split('.')[0] in ('torchao', 'transformer_engine') for name in sys.modules))"
+        "sys.exit(any(name.split('.')[0] in ('torch', 'torchao', 'transformer_engine') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- a whole model ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def report() -> pa.Report:
+    return pa.audit(Blocks(), (torch.randn(4, 8, 64),), policy="fp8-training-hopper-te")
+
+
+def test_the_plan_of_a_model_names_the_largest_modules_that_fit(report: pa.Report) -> None:
+    swaps = {swap.module: swap for swap in report.plan.swaps}
+    assert {module: swap.kind for module, swap in swaps.items()} == {
+        "fc1": "te.LayerNormMLP", "gate_up": "te.LayerNormMLP", "q": "te.Linear", "k": "te.Linear",
+        "out": "te.LayerNormLinear", "tail.0": "te.Linear",
+    }  # fmt: skip
+    assert swaps["fc1"].covers == ("norm/layer_norm#0", "act/gelu#0", "fc2/linear#0")
+    assert dict(swaps["fc1"].options) == {
+        "bias": True, "activation": "gelu", "eps": 1e-5, "normalization": "LayerNorm",
+    }  # fmt: skip
+    assert dict(swaps["gate_up"].parameters) == {
+        "layer_norm_weight": "norm2.weight", "fc1_weight": "gate_up.weight", "fc2_weight": "down.weight",
+    }  # fmt: skip
+    assert "te.Linear, not te.LayerNormLinear: norm3 is also read by k" in swaps["q"].notes
+    decided = {decision.op: decision for decision in report.decisions}
+    assert "computed inside te.LayerNormMLP at fc1" in decided["norm/layer_norm#0"].reason
+    assert decided["fc2/linear#0"].chosen == "fp8 Float8CurrentScaling"
+    assert decided["norm3/layer_norm#0"].chosen == "fp32"
+    assert "8 of 8 linears" in report.summary
+
+
+def test_an_audit_away_from_cuda_says_what_it_ran(report: pa.Report) -> None:
+    assert report.verification is not None and report.verification.passed
+    assert report.verdict == "READY WITH CHANGES"
+    assert any("emulated by this tool's own quantisers" in note for note in report.verification.notes)
+    assert report.verification.shapes == ""  # meta knows torch's rules, not TransformerEngine's
+    assert report.verification.outputs[0].relative_l2 > 1e-2  # fp8, not bf16
+
+
+def test_recipes_that_one_step_cannot_show_are_not_enough_evidence() -> None:
+    report = pa.audit(Blocks(), (torch.randn(4, 8, 64),), policy="nvfp4-training-blackwell")
+    assert report.verdict == "NOT ENOUGH EVIDENCE"
+    assert "NVFP4BlockScaling cannot be emulated whole on this machine" in report.summary
+    assert report.verification is not None
+    assert any("stochastic rounding" in note for note in report.verification.notes)
+    first, last = report.decisions[1], next(each for each in report.decisions if each.op == "tail.0/linear#0")
+    assert "first-linear-stays-bf16" in first.reason and "last-linears-stay-bf16" in last.reason
+
+
+def test_fuse_and_pins_keep_ops_outside() -> None:
+    def kinds(rule: str = "", fuse: str = "mlp") -> list[str]:
+        text = (
+            f"name: te\nextends: bf16-training\ndevice: h100\nrules:\n{rule}"
+            f"  - {{name: l, op: linear, class: fp8-eligible, backend: transformer_engine, fuse: {fuse}}}\n"
+        )
+        made = policy.parse(text)
+        return [each.kind[3:] for each in pa.audit(Blocks(), (torch.randn(4, 8, 64),), policy=made).plan.swaps]
+
+    assert kinds(fuse="none") == ["Linear"] * 8
+    assert kinds(fuse="norm") == ["LayerNormLinear", "Linear"] * 2 + ["Linear", "Linear", "LayerNormLinear", "Linear"]
+    pinned = kinds("  - {name: n, op: layer_norm, module: norm, class: 'pin:fp32'}\n")
+    assert pinned[:2] == ["Linear", "Linear"] and "LayerNormMLP" in pinned
+
+
+def test_a_plan_file_holds_all_of_a_swap(report: pa.Report, tmp_path: Path) -> None:
+    plan_file.write(report.plan, tmp_path / "plan.yaml")
+    read = plan_file.read(tmp_path / "plan.yaml")
+    assert [dict(each.options) for each in read.swaps] == [dict(each.options) for each in report.plan.swaps]
+    assert [each.parameters for each in read.swaps] == [each.parameters for each in report.plan.swaps]
+    again = pa.audit(Blocks(), (torch.randn(4, 8, 64),), policy="fp8-training-hopper-te", apply_plan=read)
+    assert again.plan.swaps == read.swaps
+
+
+def test_convert_refuses_before_it_runs_anything() -> None:
+    class Untouchable(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise AssertionError("it was run")
+
+    with pytest.raises(InputError, match="whose modules cannot be made here") as caught:
+        pa.convert(Untouchable(), (torch.randn(1),), policy="fp8-training-hopper-te")
+    assert "\n" not in str(caught.value) and "--write-code" in str(caught.value)
+    assert backends.lacking("torchao") == ""
+
+
+# --- what a policy may say -------------------------------------------------------------------------------------------
+
+OPTIONS = [
+    ("DelayedScaling", "{amax_history: 16}", "6: rules[0].recipe_options.amax_history: DelayedScaling has no field "
+     "'amax_history' (did you mean amax_history_len?)"),
+    ("DelayedScaling", "{amax_history_len: many}", "'many' is no whole number"),
+    ("DelayedScaling", "{amax_history_len: true}", "True is no whole number"),
+    ("DelayedScaling", "{amax_compute_algo: mean}", "one of max, most_recent"),
+    ("DelayedScaling", "{backward_override: high_precision}", "takes no plain value"),
+    ("DelayedScaling", "{fp8_format: E5M2}", "one of HYBRID, E4M3"),
+    ("Float8CurrentScaling", "{use_power_2_scales: 1}", "1 is no truth value"),
+    ("Float8CurrentScaling", "{margin: 0}", "Float8CurrentScaling has no field 'margin'"),
+    ("Float8BlockScaling", "{w_block_scaling_dim: 3}", "one of 1, 2"),
+    ("NVFP4BlockScaling", "{fp8_gemm_fprop: 1}", "has no field"),
+]  # fmt: skip
+RULE = """name: te
+extends: bf16-training
+device: b200
+rules:
+  - {name: linears, op: linear, class: fp8-eligible, backend: BACKEND, recipe: RECIPE,
+     recipe_options: OPTIONS}
+"""
+
+
+@pytest.mark.parametrize(("recipe", "given", "words"), OPTIONS)
+def test_wrong_fields_of_a_recipe_are_errors_with_file_and_line(recipe: str, given: str, words: str) -> None:
+    text = RULE.replace("BACKEND", "transformer_engine").replace("RECIPE", recipe).replace("OPTIONS", given)
+    with pytest.raises(InputError, match=r"^mine\.yaml:6: ") as caught:
+        policy.parse(text, "mine.yaml")
+    assert words in str(caught.value)
+
+
+def test_fields_want_a_recipe_and_a_backend_that_has_them() -> None:
+    text = RULE.replace("OPTIONS", "{margin: 1}")
+    with pytest.raises(InputError, match="has no fields to set"):
+        policy.parse(text.replace("BACKEND", "torchao").replace("RECIPE", "rowwise"))
+    with pytest.raises(InputError, match="recipe_options without recipe"):
+        policy.parse(text.replace("BACKEND", "transformer_engine").replace(" recipe: RECIPE,", ""))
+
+
+def test_right_fields_reach_swap_and_code() -> None:
+    text = RULE.replace("BACKEND", "transformer_engine").replace("RECIPE", "DelayedScaling")
+    made = policy.parse(text.replace("OPTIONS", "{amax_history_len: 16, fp8_format: E4M3}").replace("b200", "h100"))
+    plan = pa.audit(nn.Sequential(nn.Linear(64, 64)), (torch.randn(32, 64),), policy=made).plan
+    assert dict(plan.swaps[0].recipe_options) == {"amax_history_len": 16, "fp8_format": "E4M3"}
+    code = pa.te_code(plan)
+    assert "recipe.DelayedScaling(amax_history_len=16, fp8_format=recipe.Format.E4M3)" in code
+    assert "DelayedScaling raises under torch.compile" in code
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+MODEL = """
+import torch
+from tests.backends.te_models import Blocks as build_model
+
+example_inputs = (torch.ones(4, 8, 64),)
+"""
+
+
+def test_the_command_line_writes_code_that_parses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    out = tmp_path / "te_modules.py"
+    arguments = [str(tmp_path / "model.py"), "--policy", "fp8-training-hopper-te", "--isolated", "-q"]
+    assert main([*arguments, "--write-code", str(out), "--exit-zero"]) == 0, capsys.readouterr().err
+    compile(out.read_text(), "te_modules.py", "exec")
+    assert "gate_up: the plan has one te.LayerNormMLP here; its activation is no module of its own" in out.read_text()
+    assert main(["convert", *arguments, "-o", str(tmp_path / "out")]) == 2
+    assert "whose modules cannot be made here" in capsys.readouterr().err
+
+
+def test_code_is_refused_for_a_policy_without_such_swaps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nowhere.py", "--policy", "bf16-training", "--write-code", str(tmp_path / "a.py")]) == 2
+    assert "swaps nothing by backend transformer_engine" in capsys.readouterr().err
+    with pytest.raises(InputError, match="swaps nothing by backend transformer_engine"):
+        pa.te_code(Plan("bf16-training", "training", "fp32", "bf16", (), ()))

@@ -191,3 +191,18 @@ def test_first_match_wins_and_fitting_ignores_the_order() -> None:
         "two": ["b"],
         "rest": ["a", "b"],
     }
+
+
+def test_the_place_of_an_op_is_a_percentage_among_those_of_its_name() -> None:
+    linears = [_op("linear", module=f"layers.{number}") for number in range(11)]
+    others = [_op("relu", module=f"layers.{number}") for number in range(5)]
+    whole = Graph(tuple(each for pair in zip(linears, [*others, *others, others[0]], strict=True) for each in pair), (),
+                  "inference")  # fmt: skip
+    rule = "  - {name: middle, op: linear, where: {place: {min: 10, max: 84}}, class: safe-in-bf16}\n"
+    matcher = Matcher(policy.parse(HEADER + rule + REST), whole)
+    held = [each.module for each in linears if matcher.first(each).rule.name == "middle"]
+    assert held == [f"layers.{number}" for number in range(1, 9)]  # 10 % … 80 %
+    alone = _op("linear", module="only")
+    assert (
+        Matcher(policy.parse(HEADER + rule + REST), Graph((alone,), (), "inference")).first(alone).rule.name == "rest"
+    )
