@@ -9,6 +9,7 @@ from precision_audit.records.facts import NO_FACTS, Facts
 from precision_audit.records.findings import Finding
 from precision_audit.records.graph import Graph
 from precision_audit.records.plan import Decision, Plan
+from precision_audit.records.search import Search
 from precision_audit.records.training import Training
 from precision_audit.records.verification import Verification
 from precision_audit.records.words import Verdict
@@ -51,6 +52,7 @@ class Report:
     next_steps: tuple[str, ...] = field(default=())
     training: Training | None = None
     cost: Cost | None = None
+    search: Search | None = None
     facts: Facts = field(default=NO_FACTS, metadata={"written": False})  # what the findings rest on; in no file
 
 

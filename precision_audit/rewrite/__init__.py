@@ -38,8 +38,10 @@ def rewrite(
     share_parameters: bool = False,
     signature: inspect.Signature | None = None,
     missing: str = "",
+    build: swapping.Build | None = None,
 ) -> Converted:
-    """The converted module over both captured modes (or the one there is)."""
+    """The converted module over both captured modes (or the one there is). `build` makes swapped modules instead of
+    their backends."""
     folds = [each for plan in plans.values() for each in plan.folds]
     state = cloned_state([captured.root for captured in captures.values()], share_parameters, folds)
     paths = copy_paths(state.module, folds, {swap.module for plan in plans.values() for swap in plan.swaps})
@@ -49,7 +51,7 @@ def rewrite(
         graph, nodes = _copied(captured, renamed)
         _Rewriter(captured, plan, graph, nodes, paths).apply()
         copies.update(low_copies(state.module, plan.folds, paths))
-        swapping.put_modules(state.module, captured, plan)
+        swapping.put_modules(state.module, captured, plan, build)
         graph.lint()
         sides[mode] = side(graph, captured.in_spec, captured.out_spec)
     converted = Converted(state.module, sides, plans, signature, missing)

@@ -7,15 +7,21 @@ the swaps.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import nn
 
 from precision_audit import backends
 from precision_audit.capture import Captured
-from precision_audit.records import Plan
+from precision_audit.records import Plan, Swap
 
 
-def put_modules(state: nn.Module, captured: Captured, plan: Plan) -> None:
-    """Replace the module at each planned path; a module that is called twice is built once."""
+Build = Callable[[nn.Linear, Swap], nn.Module]
+
+
+def put_modules(state: nn.Module, captured: Captured, plan: Plan, build: Build | None = None) -> None:
+    """Replace the module at each planned path; a module that is called twice is built once. `build` makes the modules
+    instead of the backends."""
     done: set[str] = set()
     for swap in plan.swaps:
         if swap.module in done:
@@ -23,7 +29,8 @@ def put_modules(state: nn.Module, captured: Captured, plan: Plan) -> None:
         holder = state.get_submodule(swap.module)
         if isinstance(holder, nn.Linear):  # already swapped for the other mode
             continue
-        built = backends.get(swap.backend).build(_linear_of(holder, plan.mode == "training"), swap)
+        make = build or backends.get(swap.backend).build
+        built = make(_linear_of(holder, plan.mode == "training"), swap)
         parent, _, name = swap.module.rpartition(".")
         setattr(state.get_submodule(parent), name, built)
         done.add(swap.module)

@@ -94,7 +94,7 @@ def compare(
             tolerance=limit(policy, "relative_l2", "") or 0,
         ),
         shapes_check=(lambda: check_shapes(converted, *batches[0], mode=plan.mode)) if plan.swaps else None,
-        captured_against_eager=_eager(original, reference, captures[mode], batches[0], mode, teaching.custom),
+        captured_against_eager=eager(original, reference, captures[mode], batches[0], mode, teaching.custom),
         emulated=emulated(plan),
     )
     if mode != "training" or (loss is None and optimizer is None):
@@ -114,7 +114,7 @@ def _plain(
     return None if plan is None else rewrite(captures, {mode: plan}, signature=signature)
 
 
-def _eager(
+def eager(
     original: nn.Module | torch.export.ExportedProgram,
     reference: Converted,
     captured: Captured,
