@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_audit.cli import config, options, outputs, selection, terminal
+from precision_audit.cli import config, options, outputs, search, selection, terminal
 from precision_audit.cli.config import Settings
 from precision_audit.records import InputError, Plan, Policy, Report
 
@@ -101,12 +101,12 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
-    """Audit or convert: check, load, run, write, print."""
+    """Audit, convert or search: check, load, run, write, print."""
     read = {"model": spec.partition(":")[0], "checkpoint": settings.checkpoint, "policy": settings.policy,
             "calibration data": settings.calibration_data, "plan to apply": settings.apply_plan,
             "plan to check": settings.check_plan}  # fmt: skip
     places = outputs.check(settings.output, command, settings.write_plan, read, settings.pictures)
-    policy, plans = _before(settings)
+    policy, plans = _before(settings, command)
     started = time.perf_counter()
     with (
         terminal.progress(settings.quiet, 3) as stage,
@@ -124,7 +124,10 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
         )
         loaded_at = time.perf_counter()
         stage("capture, plan, rewrite, verify")
-        report, module = _pipeline(loaded, policy, settings, plans["apply"], argv)
+        if command == "search":
+            report, module = search.run(loaded, settings, argv, _options(settings), places.model is not None)
+        else:
+            report, module = _pipeline(loaded, policy, settings, plans["apply"], argv)
         if module is None and (command == "convert" or settings.show_graph):
             raise InputError(f"{loaded.source} has no weights (meta device): {command} it with --checkpoint")
         stage("report")
@@ -158,12 +161,12 @@ def render(report: Report, form: str, verbose: bool = False, color: bool = False
     return reports.render(report, form, verbose=verbose, color=color)
 
 
-def _before(settings: Settings) -> tuple[Policy, dict[str, Plan | None]]:
+def _before(settings: Settings, command: str) -> tuple[Policy, dict[str, Plan | None]]:
     """Policy, device and plans, refused before the model is loaded."""
     from precision_audit import hardware
     from precision_audit import policy as policies
 
-    policy = policies.load(settings.policy)
+    policy = search.policies(settings)[0] if command == "search" else policies.load(settings.policy)
     if settings.device is not None:
         hardware.device(settings.device)
     plans = {"apply": _plan(settings.apply_plan), "check": _plan(settings.check_plan)}

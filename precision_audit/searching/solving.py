@@ -99,13 +99,15 @@ def solve(evidence: Evidence, limits: tuple[Limit, ...], metric: Callable[..., A
     while found.runs < RUNS:
         ready = [(line, line.proposal()) for line in lines if line.alive]
         better = [
-            (solved.seconds, number, line, solved) for number, (line, solved) in enumerate(ready)
+            (line, solved) for line, solved in ready
             if solved is not None and solved.key not in seen
             and (not found.met or solved.seconds < found.best.solved.seconds * _FASTER)
         ]  # fmt: skip
         if not better:
             break
-        _, _, line, solved = min(better, key=lambda each: each[:2])
+        fastest = min(solved.seconds for _, solved in better)
+        as_fast = [(line, solved) for line, solved in better if solved.seconds <= fastest / _FASTER]
+        line, solved = min(as_fast, key=lambda each: each[1].error)
         seen.add(solved.key)
         judged = _judge(evidence, line.base, solved, found, origin)
         line.learn(solved, judged.usages)
@@ -115,8 +117,8 @@ def solve(evidence: Evidence, limits: tuple[Limit, ...], metric: Callable[..., A
         base, solved = high.base, high.solved
         found.best = _judge(evidence, base, solved, found, origin)
         found.met = found.best.usage <= 1
-    fastest = min(line.planner.fastest().seconds for line in lines)
-    found.fastest_met = found.met and found.best.solved.seconds <= fastest / _FASTER and found.best.run is not None
+    least = min(line.planner.fastest().seconds for line in lines)
+    found.fastest_met = found.met and found.best.solved.seconds <= least / _FASTER and found.best.run is not None
     return found
 
 
