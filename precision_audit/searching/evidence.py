@@ -209,7 +209,11 @@ def _doubtful(shares: Sequence[Share], free: set[str]) -> tuple[dict[str, str], 
 
 
 def _check_free(evidence: Evidence) -> None:
-    if not any(base.free for base in evidence.bases):
+    lowered = any(
+        each.classification != "fixed" and each.chosen not in ("", base.policy.high)
+        for base in evidence.bases for each in base.decided.decisions
+    )  # fmt: skip
+    if not lowered and not any(base.free for base in evidence.bases):
         floats = any(op.kind not in ("input", "parameter", "buffer", "constant") for op in evidence.graph.ops)
         what = "no op of this model is free to run in another format" if floats else "this model computes nothing"
         first = next((each for each in evidence.bases[0].decided.decisions), None)

@@ -16,7 +16,7 @@ anew with those units forced, so that casts and everything else fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from precision_audit.analyse.predicted_error import predicted_error
@@ -27,6 +27,7 @@ from precision_audit.searching.evidence import Base, held
 
 _CUTS = 40  # at most, on the way to one target; seven to fifteen are usual
 _SINGLES = 24  # units tried one by one after as many as go together were taken over
+_RAISED = 64  # units up to which each one is tried high in a plan: a cut each
 _CORNERS = 16  # of a frontier that is shown
 _SAME = 1e-9  # relative difference of seconds that is none
 
@@ -59,6 +60,7 @@ class Planner:
         self._known: dict[tuple[float, tuple[tuple[str, str], ...]], Solved] = {}
         self.low = base.policy.low
         self.units = _units(base)
+        self._fastest: Solved | None = None
         self.seen: dict[tuple[object, ...], Solved] = {}
 
     def at(self, lam: float, forced: Mapping[str, str] | None = None) -> Solved:
@@ -79,7 +81,10 @@ class Planner:
         return self._known[asked]
 
     def fastest(self) -> Solved:
-        return self.at(0.0)
+        """Whatever its error."""
+        if self._fastest is None:
+            self._fastest = self._raised(self.at(0.0), 0.0)
+        return self._fastest
 
     def safest(self) -> Solved:
         """Everything high that may be."""
@@ -100,7 +105,9 @@ class Planner:
             if new.key in (bad.key, good.key) or not _below(new, bad, good, lam):
                 break
             bad, good = (bad, new) if new.error <= target else (new, good)
-        return min((good, *self._between(bad, good, target)), key=lambda each: (each.seconds, each.error))
+        best = self._between(bad, good, target)
+        raised = self._raised(best, _slope(bad, good) or 0.0)
+        return raised if raised.error <= target else best
 
     def hull(self) -> list[Solved]:
         """Corners from the fastest plan to everything high, fastest first; a fixed number at most."""
@@ -127,33 +134,52 @@ class Planner:
             for key in self._base.free if key in formats
         }  # fmt: skip
 
-    def _between(self, bad: Solved, good: Solved, target: float) -> Iterator[Solved]:
-        """Plans within the target that take over from `bad` what they can."""
-        cheap, dear = self.states(bad), self.states(good)
-        units = [unit for unit in self.units if any(cheap.get(key) != dear.get(key) for key in unit)]
+    def _raised(self, solved: Solved, lam: float) -> Solved:
+        """The plan with units high that cost time low: a cut charges the casts that promotion then makes superfluous."""
+        states = self.states(solved)
+        for unit in self.units if len(self.units) <= _RAISED else ():
+            if states.get(unit[0], HIGH) == HIGH:
+                continue
+            made = self.at(lam, {**states, **dict.fromkeys(unit, HIGH)})
+            if made.seconds < solved.seconds * (1 - _SAME) and made.error <= solved.error:
+                solved, states = made, self.states(made)
+        return solved
+
+    def _between(self, bad: Solved, good: Solved, target: float) -> Solved:
+        """The fastest plan found within the target that takes over from `bad` what it can: formats first, where `bad`
+        has swapped a linear the low format, then the swaps."""
         lam = _slope(bad, good) or 0.0
+        cheap = self.states(bad)
+        unswapped = {key: state if state == HIGH else LOW for key, state in cheap.items()}
+        for states in (unswapped, cheap) if unswapped != cheap else (cheap,):
+            good = self._taken_over(states, good, target, lam)
+        return good
+
+    def _taken_over(self, cheap: Mapping[str, str], good: Solved, target: float, lam: float) -> Solved:
+        """`good` with as many units of `cheap` as the target allows: a number of the best at once, then single ones."""
+        dear = self.states(good)
+        units = [unit for unit in self.units if any(cheap.get(key) != dear.get(key) for key in unit)]
         order = self._by_worth(units, cheap, dear, good, lam)
 
         def taken(chosen: Iterable[tuple[str, ...]]) -> Solved:
             over = set(chosen)
-            states = {k: (cheap if unit in over else dear).get(k, HIGH) for unit in units for k in unit}
-            return self.at(lam, states)
+            return self.at(lam, {k: (cheap if unit in over else dear).get(k, HIGH) for unit in units for k in unit})
 
+        found = [good]
         least, most = 0, len(order)
         while least < most:
             middle = (least + most + 1) // 2
             made = taken(order[:middle])
-            if made.error <= target:
-                least = middle
-                yield made
-            else:
-                most = middle - 1
+            least, most = (middle, most) if made.error <= target else (least, middle - 1)
+            found.append(made)
         chosen = list(order[:least])
         for unit in order[least : least + _SINGLES]:
             made = taken([*chosen, unit])
-            if made.error <= target:
+            found.append(made)
+            if made.error <= target and made.seconds < min(each.seconds for each in found[:-1] if each.error <= target):
                 chosen.append(unit)
-                yield made
+        within = [each for each in found if each.error <= target]
+        return min(within, key=lambda each: (each.seconds, each.error))
 
     def _by_worth(
         self,
