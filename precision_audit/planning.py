@@ -57,9 +57,7 @@ def planned(
     return Planned(decisions, made, found)
 
 
-def judged(
-    graph: Graph, policy: Policy, hardware: Hardware, facts: Facts, further: Iterable[Finding] = ()
-) -> Decided:
+def judged(graph: Graph, policy: Policy, hardware: Hardware, facts: Facts, further: Iterable[Finding] = ()) -> Decided:
     """Decided once to find hazards, and again with their remedies where there are any."""
     offered = backends.listed()
     decided = spared(decide(graph, policy, hardware, offered, facts=facts), graph, policy, facts)

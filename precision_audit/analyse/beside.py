@@ -30,7 +30,6 @@ from precision_audit.formats import format_of
 from precision_audit.plain import as_cast, everything_low, high_by_casts
 from precision_audit.records import Beside, Hardware, Plan, Policy, Swap
 from precision_audit.rewrite import rewrite, unchanged
-
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.runs import Batch, Conditions, without_trace
 

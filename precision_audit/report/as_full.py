@@ -91,7 +91,9 @@ def _searched(report: Report, verbose: bool) -> Iterator[str]:
     for line in search.summary(report):
         yield from _wrapped(line, "    ")
     yield ""
-    yield from tabulate(search.points(report), search.POINTS_HEADER, tablefmt="simple", disable_numparse=True).splitlines()
+    yield from tabulate(
+        search.points(report), search.POINTS_HEADER, tablefmt="simple", disable_numparse=True
+    ).splitlines()
     rows, more = search.places(report, verbose)
     if rows:
         widths = [None, None, None, None, None if verbose else _WHY_WIDTH]

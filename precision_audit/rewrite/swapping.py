@@ -15,7 +15,6 @@ from precision_audit import backends
 from precision_audit.capture import Captured
 from precision_audit.records import Plan, Swap
 
-
 Build = Callable[[nn.Linear, Swap], nn.Module]
 
 

@@ -20,7 +20,7 @@ import torch
 
 from precision_audit.ambient import precision_settings_kept, random_state_kept
 from precision_audit.pipeline import Model, Request
-from precision_audit.records import Plan, Policy, Point, Report, Search
+from precision_audit.records import Plan, Point, Policy, Report, Search
 from precision_audit.rewrite.converted import Converted
 from precision_audit.searching import budgets, reporting, space
 from precision_audit.searching.evidence import Evidence, gather
@@ -109,9 +109,7 @@ def search(
         return _found(gather(request, policies, built_only), limits, metric)
 
 
-def _found(
-    evidence: Evidence, limits: tuple[budgets.Limit, ...], metric: Callable[..., Any] | None
-) -> Found:
+def _found(evidence: Evidence, limits: tuple[budgets.Limit, ...], metric: Callable[..., Any] | None) -> Found:
     solution = solve(evidence, limits, metric)
     report = reporting.report(evidence, solution)
     return Found(report.plan, converted(evidence, solution.best.solved), report, evidence, solution)

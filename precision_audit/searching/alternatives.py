@@ -26,7 +26,9 @@ BUILDABLE = ("torchao",)  # backends whose modules run here, emulated where the 
 _HEADS = 32  # outputs from which a narrower product can be heads of an attention (grouped queries), not a router's
 
 
-def alternatives(graph: Graph, policy: Policy, hardware: Hardware, built_only: bool = False) -> dict[str, tuple[Swap, ...]]:
+def alternatives(
+    graph: Graph, policy: Policy, hardware: Hardware, built_only: bool = False
+) -> dict[str, tuple[Swap, ...]]:
     """Swaps by op key, in graph order; ops without any are left out."""
     rows = [row for row in RECIPES.values() if _usable(row, graph, hardware, built_only)]
     matcher = Matcher(policy, graph)

@@ -44,7 +44,7 @@ class Limit:
         if math.isnan(measured):
             return math.inf
         if self.name == "sqnr":  # as amplitudes, like the other errors
-            return 10.0 ** ((self.bound - measured) / 20.0)
+            return float(10.0 ** ((self.bound - measured) / 20.0))
         return max(self.excess(measured, reference), 0.0) / self.allowed(reference)
 
     def excess(self, measured: float, reference: float) -> float:

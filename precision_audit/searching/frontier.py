@@ -153,7 +153,12 @@ class Planner:
         unswapped = {key: state if state == HIGH else LOW for key, state in cheap.items()}
         for states in (unswapped, cheap) if unswapped != cheap else (cheap,):
             good = self._taken_over(states, good, target, lam)
-        return good
+        fastest = self.states(self.fastest())  # both corners may hold high what is now affordable
+        lowered = {
+            key: state if state not in (HIGH, LOW) else HIGH if fastest.get(key) == HIGH else LOW
+            for key, state in self.states(good).items()
+        }
+        return self._taken_over(lowered, good, target, lam)
 
     def _taken_over(self, cheap: Mapping[str, str], good: Solved, target: float, lam: float) -> Solved:
         """`good` with as many units of `cheap` as the target allows: a number of the best at once, then single ones."""
@@ -162,8 +167,8 @@ class Planner:
         order = self._by_worth(units, cheap, dear, good, lam)
 
         def taken(chosen: Iterable[tuple[str, ...]]) -> Solved:
-            over = set(chosen)
-            return self.at(lam, {k: (cheap if unit in over else dear).get(k, HIGH) for unit in units for k in unit})
+            over = {key: cheap.get(key, HIGH) for unit in chosen for key in unit}
+            return self.at(lam, {**dear, **over})  # all of it forced: at this λ both corners cost the same
 
         found = [good]
         least, most = 0, len(order)
@@ -195,8 +200,7 @@ class Planner:
             if len(units) > _SINGLES:
                 worth[unit] = _share(unit, cheap, self._base) - _share(unit, dear, self._base)
                 continue
-            states = {key: (cheap if each == unit else dear).get(key, HIGH) for each in units for key in each}
-            made = self.at(lam, states)
+            made = self.at(lam, {**dear, **{key: cheap.get(key, HIGH) for key in unit}})
             saved = good.seconds - made.seconds
             worth[unit] = max(made.error**2 - good.error**2, 0.0) / saved if saved > 0 else math.inf
         place = {unit: i for i, unit in enumerate(units)}

@@ -10,8 +10,8 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from precision_audit.records import Hardware, Mode, Op, Swap, Tensor
 from precision_audit.recipes import RECIPES, Recipe
+from precision_audit.records import Hardware, Mode, Op, Swap, Tensor
 
 if TYPE_CHECKING:
     import torch

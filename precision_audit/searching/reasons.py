@@ -14,7 +14,7 @@ from dataclasses import replace
 from precision_audit.formats import is_float
 from precision_audit.plan import settle
 from precision_audit.plan.choosing import LOW
-from precision_audit.records import Decision, Op, Place, Plan
+from precision_audit.records import Decision, Op, Place, Plan, Swap
 from precision_audit.searching import others
 from precision_audit.searching.evidence import Base, Evidence
 from precision_audit.searching.frontier import Planner, Solved
@@ -28,17 +28,7 @@ def decisions(evidence: Evidence, solution: Solution) -> tuple[Decision, ...]:
     base, plan = solution.best.base, solution.best.solved.plan
     swapped = {swap.op: swap for swap in plan.swaps}
     why = {place.op: place.why for place in high(evidence, solution)}
-    found = []
-    for each in settle(base.decided.decisions, plan):
-        if each.op in swapped:
-            row = others.row_of(swapped[each.op])
-            name = f"{row.peak or plan.low} {row.name}"
-            each = replace(each, chosen=name, reason=f"search: swapped by {row.backend}, within the budget")
-        elif each.op in base.free:
-            reason = f"search: {why[each.op]}" if each.op in why else f"search: {each.chosen} is within the budget"
-            each = replace(each, reason=reason)
-        found.append(each)
-    return tuple(found)
+    return tuple(_settled(each, base, plan, swapped, why) for each in settle(base.decided.decisions, plan))
 
 
 def high(evidence: Evidence, solution: Solution) -> tuple[Place, ...]:
@@ -71,9 +61,19 @@ def swapped(evidence: Evidence, solution: Solution) -> tuple[Place, ...]:
     return tuple(found)
 
 
-def _place(
-    op: Op, plan: Plan, decision: Decision, base: Base, solved: Solved, alone: Mapping[str, Solved]
-) -> Place:
+def _settled(
+    decision: Decision, base: Base, plan: Plan, swapped: Mapping[str, Swap], why: Mapping[str, str]
+) -> Decision:
+    if decision.op in swapped:
+        row = others.row_of(swapped[decision.op])
+        reason = f"search: swapped by {row.backend}, within the budget"
+        return replace(decision, chosen=f"{row.peak or plan.low} {row.name}", reason=reason)
+    if decision.op in base.free:
+        return replace(decision, reason=f"search: {why.get(decision.op) or f'{decision.chosen} is within the budget'}")
+    return decision
+
+
+def _place(op: Op, plan: Plan, decision: Decision, base: Base, solved: Solved, alone: Mapping[str, Solved]) -> Place:
     why, error, seconds = decision.reason, 0.0, 0.0
     if op.key in base.lost:
         why = base.lost[op.key]

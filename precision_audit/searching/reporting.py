@@ -102,9 +102,7 @@ def _point(solved: Solved, planners: Sequence[Planner], chosen: bool) -> Point:
     recipes = sorted({swap.recipe for swap in solved.plan.swaps})
     swaps = tuple((name, sum(swap.recipe == name for swap in solved.plan.swaps)) for name in recipes)
     low = sum(state != "high" for state in states.values())
-    return Point(
-        solved.seconds, solved.error, solved.low, low, len(states), swaps, len(solved.plan.casts), chosen
-    )
+    return Point(solved.seconds, solved.error, solved.low, low, len(states), swaps, len(solved.plan.casts), chosen)
 
 
 def _notes(evidence: Evidence, solution: Solution) -> list[str]:

@@ -115,9 +115,7 @@ def tried(converted: Converted, limits: Sequence[Limit], known: Reference, metri
             for index, limit in enumerate(limits):
                 if limit.function is not None:
                     own[index] = _worse(own[index], _number(limit.name, limit.function(expected, made)))
-        values = [
-            _value(limit, figures, known, own[index], metric, converted) for index, limit in enumerate(limits)
-        ]
+        values = [_value(limit, figures, known, own[index], metric, converted) for index, limit in enumerate(limits)]
     except InputError:
         raise
     except Exception as error:  # whatever a model or a function raises: the plan is out

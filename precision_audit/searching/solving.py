@@ -113,7 +113,9 @@ def solve(evidence: Evidence, limits: tuple[Limit, ...], metric: Callable[..., A
         line.learn(solved, judged.usages)
         if judged.usage <= 1 or (not found.met and judged.usage < found.best.usage):
             found.met, found.best = judged.usage <= 1, judged
-    if not found.met and not found.runs:  # not even the safest plan is predicted to fit: what is within reach is measured
+    if (
+        not found.met and not found.runs
+    ):  # not even the safest plan is predicted to fit: what is within reach is measured
         base, solved = high.base, high.solved
         found.best = _judge(evidence, base, solved, found, origin)
         found.met = found.best.usage <= 1

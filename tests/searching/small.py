@@ -82,7 +82,11 @@ class Attention(nn.Module):
 class Gated(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.gate, self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.gate, self.up, self.down = (
+            nn.Linear(width, 2 * width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(2 * width, width),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.down(nn.functional.silu(self.gate(x)) * self.up(x))

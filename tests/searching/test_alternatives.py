@@ -100,8 +100,10 @@ def test_sizes_that_no_recipe_takes():
     ],
 )
 def test_a_policy_says_by_what_linears_may_be_swapped(rule, recipes):
-    text = f"name: mine\nmode: inference\nformats: {{high: fp32, low: bf16}}\nrules:\n  - {{name: linears, op: linear, {rule}}}\n"
-    policy = policies.parse(text + "  - {name: rest, class: keep-fp32}\n")
+    head = "name: mine\nmode: inference\nformats: {high: fp32, low: bf16}\nrules:\n"
+    policy = policies.parse(
+        f"{head}  - {{name: linears, op: linear, {rule}}}\n" + "  - {name: rest, class: keep-fp32}\n"
+    )
     found = alternatives(graph_of(Reads(64), *rows(32, 64)), policy, TOY)
     assert {swap.recipe for swaps in found.values() for swap in swaps} >= recipes
     assert bool(found) == bool(recipes)

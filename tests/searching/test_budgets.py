@@ -71,7 +71,9 @@ def test_the_part_of_a_budget_that_is_used(name, bound, relative, measured, refe
     assert Limit(name, bound, relative=relative).usage(measured, reference) == pytest.approx(usage)
 
 
-@pytest.mark.parametrize(("name", "bound", "error"), [("relative_l2", 0.02, 0.02), ("sqnr", 40.0, 0.01), ("metric", 1.0, 0.0)])
+@pytest.mark.parametrize(
+    ("name", "bound", "error"), [("relative_l2", 0.02, 0.02), ("sqnr", 40.0, 0.01), ("metric", 1.0, 0.0)]
+)
 def test_the_error_that_uses_all_of_it(name, bound, error):
     assert Limit(name, bound).error == pytest.approx(error)
 

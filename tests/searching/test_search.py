@@ -54,7 +54,9 @@ def test_another_budget_needs_no_new_evidence(monkeypatch):
     calls = Counter()
     for module, name in ((evidence, "analyse"), (evidence, "captures_of")):
         real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *a, _real=real, _name=name, **k: (calls.update([_name]), _real(*a, **k))[1])
+        monkeypatch.setattr(
+            module, name, lambda *a, _real=real, _name=name, **k: (calls.update([_name]), _real(*a, **k))[1]
+        )
     found = pa.search(Mlp(), rows(64, 64), budget={"relative_l2": 1e-1})
     before = dict(calls)
     assert before == {"analyse": 2, "captures_of": 1}, "once per low format"
@@ -207,7 +209,9 @@ def test_what_cannot_be_searched_is_refused_in_one_line(model, args, budget, met
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "said"), [("amp-cuda-bf16", "reproduces torch.autocast"), ("fp32", "keeps every op in fp32")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("amp-cuda-bf16", "reproduces torch.autocast"), ("fp32", "keeps every op in fp32")]
+)
 def test_policies_that_leave_nothing_to_search(name, said):
     with pytest.raises(InputError, match=said):
         pa.search(Mlp(), rows(8, 64), policy=name)
