@@ -2,8 +2,8 @@
 
 Takes a capture, policy, device, the example and the differences that `beside` has kept; gives a `Share` per source:
 every op that may run low, every value that may be read low (by reader, with the cross terms of readers that see the
-same rounding), every linear that is to be swapped, or could be, by quantisation. Any plan's error is a sum of these shares (`predicted_error.py`),
-so no plan has to be run.
+same rounding), every linear that is to be swapped, or could be, by quantisation. Any plan's error is a sum
+of these shares (`predicted_error.py`), so no plan has to be run.
 
 With probes r of random ±1 over the outputs, each output in units of its norm, one backward pass of the twin gives
 g = ∂(r·y)/∂v at every value v. A source with difference δ there has the share mean over probes of Σ (g·δ)²: rounding

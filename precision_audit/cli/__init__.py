@@ -124,6 +124,7 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
         )
         loaded_at = time.perf_counter()
         stage("capture, plan, rewrite, verify")
+        module: Converted | None
         if command == "search":
             report, module = search.run(loaded, settings, argv, _options(settings), places.model is not None)
         else:

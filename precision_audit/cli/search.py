@@ -1,8 +1,8 @@
 """`precision-audit search MODEL --budget NAME=NUMBER`: the options of a search, checked, and the search itself.
 
-Takes what was typed and the loaded model; gives the report and the module of the plan that was found. A policy restricts
-only where one was given; the default of the other commands is none. Options that speak of a plan that is there already
-are refused.
+Takes what was typed and the loaded model; gives the report and the module of the plan that was found. A policy
+restricts only where one was given; the default of the other commands is none. Options that speak of a plan that is
+there already are refused.
 """
 
 from __future__ import annotations

@@ -140,8 +140,9 @@ class _Charges:
 
     def _charge_reads(self, value: str, readers: list[Reader], source: int) -> None:
         """What each reader by itself adds to the error by reading the value low."""
-        for reader in readers if self._prices.read is not None else ():
-            if share := self._prices.read(value, reader.key):
+        price = self._prices.read
+        for reader in readers if price is not None else ():
+            if price is not None and (share := price(value, reader.key)):
                 self._add(source, self._needs(value, [reader])[0], share, DOWN)
 
     def _needs(self, value: str, readers: list[Reader]) -> tuple[list[int], list[int], list[str]]:

@@ -129,6 +129,7 @@ def _swaps(plan: Plan, decided: Decided, asked: Labels, graph: Graph, row: Hardw
             if isinstance(now, Refusal):
                 yield f"{swap.op} cannot be swapped: {now.reason}"
                 continue
+        assert not isinstance(now, Refusal)
         if now is None or swap.op in refused:
             yield f"{swap.op} cannot be swapped: {refused.get(swap.op, 'the policy does not ask for it')}"
         elif (now.backend, now.recipe) != (swap.backend, swap.recipe):

@@ -32,7 +32,7 @@ Key = str | Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """`bound` as the user gave it; `function` where the measure is the user's. `relative`: of the reference's metric."""
+    """`bound` as the user gave it; `function` where the measure is the user's; `relative` to the reference's metric."""
 
     name: str
     bound: float
@@ -83,7 +83,7 @@ def limits(budget: Any, metric: Callable[..., Any] | None = None) -> tuple[Limit
     asked = [limit.name for limit in found if limit.name in OF_METRIC and limit.function is None]
     if asked and metric is None:
         raise InputError(
-            f"budget {asked[0]}: there is no metric; give metric= (--metric mod:fn), or define metric in the model's file"
+            f"budget {asked[0]}: there is no metric; give metric= (--metric mod:fn), or define metric in the model file"
         )
     if metric is not None and not callable(metric):
         raise InputError(f"metric is a {type(metric).__name__}; expected a function of the model that returns a number")

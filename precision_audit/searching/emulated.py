@@ -18,10 +18,13 @@ from precision_audit.searching.alternatives import BUILDABLE, scheme_of
 class EmulatedLinear(nn.Module):
     """x · weight transposed + bias, input and weight quantised by `scheme`; the output has the input's format."""
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, scheme: str) -> None:
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, scheme: str) -> None:
         super().__init__()
-        self.weight, self.scheme = weight, scheme
-        self.register_parameter("bias", bias)
+        self.scheme = scheme
+        self.weight, self.bias = weight, bias  # parameters, registered as such
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return others.product(x, self.weight, self.bias, self.scheme).to(x.dtype)
@@ -34,5 +37,4 @@ def build(linear: nn.Linear, swap: Swap) -> nn.Module:
     """The backend's module where there is one, else the emulation."""
     if swap.backend in BUILDABLE:
         return backends.get(swap.backend).build(linear, swap)
-    bias = linear.bias if isinstance(linear.bias, nn.Parameter) else None
-    return EmulatedLinear(linear.weight, bias, scheme_of(swap)).train(linear.training)
+    return EmulatedLinear(linear.weight, linear.bias, scheme_of(swap)).train(linear.training)

@@ -3,10 +3,10 @@
 Takes a `Base`; gives `Solved` plans: the cheapest at a weight λ of error, the cheapest whose predicted error meets a
 target, and the hull. Never runs a model.
 
-A minimum cut gives the plan that is cheapest at one λ, exactly; over all λ these are the corners of the hull. The weight
-is bisected as the hull is built: between two plans the next λ is the slope of the line through them, at which a plan
-below that line is found if there is one. So the corners on either side of a target are found in a few cuts, and no
-tolerance of λ has to be chosen.
+A minimum cut gives the plan that is cheapest at one λ, exactly; over all λ these are the corners of the hull. The
+weight is bisected as the hull is built: between two plans the next λ is the slope of the line through them, at which a
+plan below that line is found if there is one. So the corners on either side of a target are found in a few cuts, and
+no tolerance of λ has to be chosen.
 
 Between two corners the budget is not used up. There the units in which the two differ (an op, or ops that go together)
 are taken over from the cheaper plan, least error per second first, as far as the target allows; each such plan is cut
@@ -73,10 +73,11 @@ class Planner:
                 self._graph, self._base.decided, self._base.policy, self._hardware,
                 lam=lam, error_shares=self._base.shares, choices=choices,
             )  # fmt: skip
+            predicted = made.predicted
+            assert predicted is not None
             error = predicted_error(self._base.facts.shares, made, self._graph)
-            assert made.predicted is not None
-            made = replace(made, predicted=replace(made.predicted, error_share=error**2))
-            solved = Solved(made, made.predicted.seconds, error, self._hopeful)
+            made = replace(made, predicted=replace(predicted, error_share=error**2))
+            solved = Solved(made, predicted.seconds, error, self._hopeful)
             self._known[asked] = self.seen.setdefault(solved.key, solved)
         return self._known[asked]
 
@@ -135,7 +136,7 @@ class Planner:
         }  # fmt: skip
 
     def _raised(self, solved: Solved, lam: float) -> Solved:
-        """The plan with units high that cost time low: a cut charges the casts that promotion then makes superfluous."""
+        """The plan with units high that cost time low: a cut charges casts that promotion makes superfluous."""
         states = self.states(solved)
         for unit in self.units if len(self.units) <= _RAISED else ():
             if states.get(unit[0], HIGH) == HIGH:
