@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from precision_audit.policy import load as load_policy
     from precision_audit.records import InputError, Lint, Report
     from precision_audit.saving import load, save
+    from precision_audit.searching import Found, search
 
 _HOME = {
     "audit": ("pipeline", "audit"),
     "convert": ("pipeline", "convert"),
     "Conversion": ("pipeline", "Conversion"),
+    "Found": ("searching", "Found"),
     "lint": ("linting", "lint"),
     "Lint": ("records", "Lint"),
     "load_policy": ("policy", "load"),
@@ -39,12 +41,14 @@ _HOME = {
     "Report": ("records", "Report"),
     "load": ("saving", "load"),
     "save": ("saving", "save"),
+    "search": ("searching", "search"),
     "shares": ("analyse.histogram", "shares"),
     "te_code": ("backends.transformer_engine.code", "te_code"),
 }
 
 __all__ = [
     "Conversion",
+    "Found",
     "InputError",
     "Lint",
     "MasterWeights",
@@ -57,6 +61,7 @@ __all__ = [
     "pictures",
     "report",
     "save",
+    "search",
     "shares",
     "te_code",
 ]

@@ -150,18 +150,18 @@ def convert(
 
 def run(request: Request) -> tuple[Report, Converted | None]:
     """All stages; the module is None for a model without weights."""
-    _check_arguments(request.args, request.kwargs)
+    check_arguments(request.args, request.kwargs)
     with random_state_kept(), precision_settings_kept():
         return _run(request)
 
 
 def _run(request: Request) -> tuple[Report, Converted | None]:
-    model, args, kwargs = request.model, *_usable((tuple(request.args), dict(request.kwargs or {})))
+    model, args, kwargs = request.model, *usable((tuple(request.args), dict(request.kwargs or {})))
     policy = policies.load(request.policy)
     if request.hand_back:
         backends.check_policy(policy)
-    hardware, device_from = _device(request.device, policy)
-    batches = _batches(args, kwargs, request.calibration)
+    hardware, device_from = device_of(request.device, policy)
+    batches = batches_of(args, kwargs, request.calibration)
     check_model(model)
     if isinstance(model, nn.Module):
         for index, batch in enumerate(batches):
@@ -209,7 +209,7 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     return report, converted
 
 
-def _usable(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def usable(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The batch with copies of tensors that were made in inference mode: those have no history and none can begin."""
     made: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map_only(
         torch.Tensor, lambda value: value.clone() if value.is_inference() else value, (batch[0], dict(batch[1]))
@@ -238,7 +238,7 @@ def _refuse_unknown(function: str, options: Mapping[str, Any]) -> None:
             raise InputError(f"{function} has no argument {name}; did you mean {near}?")
 
 
-def _check_arguments(args: Any, kwargs: Any) -> None:
+def check_arguments(args: Any, kwargs: Any) -> None:
     """A tensor is a sequence of its rows, and a dict of its keys: neither is what was meant."""
     if not isinstance(args, tuple | list):
         mend = "give them as kwargs=" if isinstance(args, Mapping) else "write (x,)"
@@ -247,7 +247,7 @@ def _check_arguments(args: Any, kwargs: Any) -> None:
         raise InputError(f"kwargs is a {type(kwargs).__name__}; expected a dict of arguments by name")
 
 
-def _device(name: str | None, policy: Policy) -> tuple[Hardware, str]:
+def device_of(name: str | None, policy: Policy) -> tuple[Hardware, str]:
     """The device to plan for, and who named it."""
     if name is not None:
         return resolved(device_named(name)), "given"
@@ -256,7 +256,7 @@ def _device(name: str | None, policy: Policy) -> tuple[Hardware, str]:
     return resolved(device_named("local")), "default"
 
 
-def _batches(args: tuple[Any, ...], kwargs: dict[str, Any], calibration: Iterable[Any] | None) -> list[Batch]:
+def batches_of(args: tuple[Any, ...], kwargs: dict[str, Any], calibration: Iterable[Any] | None) -> list[Batch]:
     """The example first, then the calibration batches, each as (args, kwargs)."""
     batches: list[Batch] = [(args, kwargs)]
     if calibration is not None and not isinstance(calibration, Iterable):
@@ -277,4 +277,4 @@ def _batches(args: tuple[Any, ...], kwargs: dict[str, Any], calibration: Iterabl
                 f"calibration batch {index} is a {type(batch).__name__}; expected a tuple of arguments, a dict of "
                 "keyword arguments, a tensor, or (args, kwargs)"
             )
-    return [_usable(batch) for batch in batches]
+    return [usable(batch) for batch in batches]

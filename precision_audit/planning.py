@@ -15,7 +15,7 @@ from pathlib import Path
 
 from precision_audit import autocast, backends
 from precision_audit.analyse.predicted_error import predicted_error
-from precision_audit.decide import decide
+from precision_audit.decide import Decided, decide
 from precision_audit.formats import is_float
 from precision_audit.plan import file as plan_file
 from precision_audit.plan import plan as cheapest
@@ -41,13 +41,7 @@ def planned(
 ) -> Planned:
     """Decisions, plan and findings of one captured mode. `committed` is used as written once it was checked to fit.
     `further` are findings of the other mode, whose remedies hold in this one too."""
-    offered = backends.listed()
-    decided = spared(decide(graph, policy, hardware, offered, facts=facts), graph, policy, facts)
-    heeded = [finding for finding in (*further, *decided.findings) if not finding.overridden]
-    remedies = {key: finding for finding in heeded for key in finding.pins}
-    refused = {key: finding for finding in heeded for key in finding.refuses}
-    if remedies or refused:
-        decided = spared(decide(graph, policy, hardware, offered, remedies, facts, refused), graph, policy, facts)
+    decided = judged(graph, policy, hardware, facts, further)
     # The other mode of a training conversion gets a plan of its own.
     given = None
     if committed is not None and committed.mode == graph.mode:
@@ -63,6 +57,23 @@ def planned(
     decisions = settle(decided.decisions, made)
     found = _overridden(_resolved(_holding(decided.findings, made), made, graph), decisions)
     return Planned(decisions, made, found)
+
+
+def judged(graph: Graph, policy: Policy, hardware: Hardware, facts: Facts, further: Iterable[Finding] = ()) -> Decided:
+    """Decided once to find hazards, and again with their remedies where there are any."""
+    offered = backends.listed()
+    decided = spared(decide(graph, policy, hardware, offered, facts=facts), graph, policy, facts)
+    heeded = [finding for finding in (*further, *decided.findings) if not finding.overridden]
+    remedies = {key: finding for finding in heeded for key in finding.pins}
+    refused = {key: finding for finding in heeded for key in finding.refuses}
+    if not remedies and not refused:
+        return decided
+    return spared(decide(graph, policy, hardware, offered, remedies, facts, refused), graph, policy, facts)
+
+
+def judged_plan(decided: Decided, made: Plan, graph: Graph) -> tuple[Finding, ...]:
+    """The findings, those that the plan resolves marked so."""
+    return _overridden(_resolved(_holding(decided.findings, made), made, graph), settle(decided.decisions, made))
 
 
 def fitting_plan(committed: str | Path | Plan | None, policy: Policy) -> Plan | None:

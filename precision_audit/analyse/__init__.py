@@ -23,7 +23,7 @@ activation beyond the batch that is being run, and without batches gives what co
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,10 +61,12 @@ def analyse(
     lesson: Lesson | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
     quantise: bool | None = None,
+    schemes: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Facts:
     """Everything known of the captured graph; the example is the first batch, the others count for ranges and for the
     steps of the `lesson`, which says how the model is trained. Gradients of a low model descend from `loss`.
-    `quantise`: measure what quantisation does to linears, or not; None leaves that to the policy."""
+    `quantise`: measure what quantisation does to linears, or not; None leaves that to the policy. `schemes` are
+    quantisations of linears, by op, whose shares a search wants to know."""
     notes: list[str] = []
     flops, moved = work_of(captured.graph)
     facts = Facts(flops, moved, parameters_of(captured.graph), len(batches), flags=flags())
@@ -80,7 +82,8 @@ def analyse(
     with _told("what raises when the model is cast", notes):
         facts = replace(facts, traps=traps(captured, policy, hardware))
     if batches:
-        facts = _beside(facts, captured, policy, hardware, batches[0], notes)
+        deltas = Deltas(captured.graph, to_be_swapped(captured.graph, policy, hardware), schemes=schemes)
+        facts = _beside(facts, captured, policy, hardware, batches[0], notes, deltas)
     with _told("buffers that the model writes to", notes):
         facts = replace(facts, accumulated=accumulated(captured, batches))
     if lesson is not None and batches:
@@ -96,10 +99,15 @@ def analyse(
 
 
 def _beside(
-    facts: Facts, captured: Captured, policy: Policy, hardware: Hardware, batch: Batch, notes: list[str]
+    facts: Facts,
+    captured: Captured,
+    policy: Policy,
+    hardware: Hardware,
+    batch: Batch,
+    notes: list[str],
+    deltas: Deltas,
 ) -> Facts:
     """The facts with what the low model shows on the example, and where its error comes from."""
-    deltas = Deltas(captured.graph, to_be_swapped(captured.graph, policy, hardware))
     with _told("the low model beside the captured one", notes):
         lows = beside(captured, policy, hardware, batch, deltas)
         facts = replace(facts, beside=lows, flips=tuple(deltas.flips))

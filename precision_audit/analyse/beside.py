@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from precision_audit import backends
 from precision_audit.ambient import restored_on_error
 from precision_audit.analyse.constants import cleared
-from precision_audit.analyse.deltas import Deltas
+from precision_audit.analyse.deltas import Deltas, swap_source
 from precision_audit.capture import Captured
 from precision_audit.formats import format_of
 from precision_audit.plain import as_cast, everything_low, high_by_casts
@@ -122,6 +122,7 @@ class _Lockstep:
         arguments = self._arguments(low, self._low)
         if key is not None and self._deltas is not None:
             self._swapped(key, high, low)
+            self._alternatives(key, high, low)
             self._deltas.decided(key, *self._first(high, low))
         widened = None
         if key is not None and _ran_low(low):
@@ -174,6 +175,25 @@ class _Lockstep:
         delta = self._deltas.difference(made, nn.functional.linear(given.to(weight.dtype), weight, bias))
         if delta is not None:
             self._deltas.swapped[key] = delta
+
+    def _alternatives(self, key: str, high: fx.Node, low: fx.Node) -> None:
+        """The product of a linear under every quantisation that a search may choose, on the same rounded input."""
+        from precision_audit.searching.others import product
+
+        assert self._deltas is not None
+        schemes = self._deltas.schemes.get(key, ())
+        if not schemes:
+            return
+        (args, kwargs), (low_args, _) = self._arguments(high, self._high), self._arguments(low, self._low)
+        given, weight, bias = low_args[0], args[1], args[2] if len(args) > 2 else kwargs.get("bias")
+        expected = nn.functional.linear(given.to(weight.dtype), weight, bias)
+        for scheme in schemes:
+            try:
+                made = product(given, weight, bias, scheme)
+            except Exception:  # a shape that its blocks do not divide
+                self._deltas.failed.add(swap_source(key, scheme))
+                continue
+            self._deltas.offer(key, scheme, made, expected)
 
     def _compare(self, node: fx.Node, expected: Any, made: Any, widened: Any, raised: str) -> None:
         drift_in = max((self._drift.get(n, 0.0) for n in node.all_input_nodes), default=0.0)

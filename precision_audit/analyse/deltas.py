@@ -1,15 +1,15 @@
 """What each op adds to the error by itself, kept until its gradient is known.
 
 Takes, value by value, the difference of one op in the low format and in the captured one on the same rounded inputs;
-gives them back to `sensitivity`, once per format: the low one, and fp8 for linears that are to be swapped. Holds one
-batch of differences at most: above `LIMIT` bytes only every n-th element is kept, the same ones of each value, and
-sums over them count n times. Measures nothing itself.
+gives them back to `sensitivity`, once per format: the low one, fp8 for linears that are to be swapped, and every
+quantisation that a search may choose (`schemes`). Holds one batch of differences at most: above `LIMIT` bytes only
+every n-th element is kept, the same ones of each value, and sums over them count n times. Measures nothing itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -23,14 +23,24 @@ LIMIT = 2 << 30  # bytes of differences in fp32; beyond it elements are left out
 
 
 class Deltas:
-    def __init__(self, graph: Graph, swaps: Iterable[Swap] = (), limit: int = LIMIT) -> None:
-        floats = (tensor for op in graph.ops for tensor in op.outputs if is_float(tensor.format))
-        size = 4 * sum(math.prod(tensor.hint) for tensor in floats)
+    def __init__(
+        self,
+        graph: Graph,
+        swaps: Iterable[Swap] = (),
+        limit: int = LIMIT,
+        schemes: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        self.schemes = dict(schemes or {})  # by op
+        size = 4 * sum(
+            math.prod(tensor.hint) * (1 + len(self.schemes.get(op.key, ())))
+            for op in graph.ops for tensor in op.outputs if is_float(tensor.format)
+        )  # fmt: skip
         # odd, since sizes are rich in factors of two and an even stride would meet the same channels again and again
         self.stride = -(-size // limit) | 1 if size > limit else 1
         self.swaps = {swap.op: swap for swap in swaps}
         self.low: dict[str, Tensor] = {}  # by value
         self.swapped: dict[str, Tensor] = {}  # by op
+        self.alternatives: dict[str, dict[str, Tensor]] = {}  # by op, then by source
         self.failed: set[str] = set()  # values whose op raised, or could not be run on the rounded inputs
         self.seeds: dict[str, int] = {}  # what each op's random draw was seeded with
         self.flips: list[Flip] = []
@@ -42,6 +52,15 @@ class Deltas:
         self.low.pop(value, None)  # of an earlier run
         if delta is not None and bool(delta.any()):
             self.low[value] = delta
+
+    def offer(self, key: str, scheme: str, made: Tensor, expected: Tensor) -> None:
+        """Keep the difference of one alternative; without one it counts as failed."""
+        source, delta = swap_source(key, scheme), self.difference(made, expected)
+        self.failed.discard(source)
+        if delta is None:
+            self.failed.add(source)
+        else:
+            self.alternatives.setdefault(key, {})[source] = delta
 
     def decided(self, key: str, expected: Any, made: Any) -> None:
         """How near the decision of an op is to another; its operand in the captured and in the low model."""
@@ -71,6 +90,11 @@ class Deltas:
         """Flat, every n-th element."""
         flat = value.reshape(-1)
         return flat if self.stride == 1 else flat[:: self.stride]
+
+
+def swap_source(key: str, scheme: str = "") -> str:
+    """Name of a swapped linear's share; of an alternative with the scheme by which it is quantised."""
+    return f"swap:{scheme}:{key}" if scheme else f"swap:{key}"
 
 
 def wrapped(value: Tensor) -> bool:

@@ -18,9 +18,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from precision_audit import ops
+from precision_audit.analyse.deltas import swap_source
 from precision_audit.plan.contract import FREE
 from precision_audit.plan.cut import DOWN, Group, Problem, solve
 from precision_audit.policy.match import STATE
+from precision_audit.recipes import RECIPES
 from precision_audit.records import Cast, Fold, Graph, Op, Plan, Share, Tensor
 
 _STEPS = 40  # bisections of the weight of error against price, over 24 decades
@@ -31,6 +33,9 @@ def predicted_error(shares: Iterable[Share], plan: Plan, graph: Graph) -> float:
     """Relative error of all outputs together: the root of the sum of squares, each output relative to its norm."""
     formats, low = dict(plan.formats), plan.low
     swapped = {key for swap in plan.swaps for key in swap.linears}
+    sources = {swap_source(key) for key in swapped}
+    rows = ((swap, RECIPES.get((swap.backend, swap.recipe))) for swap in plan.swaps)
+    sources |= {swap_source(key, row.scheme) for swap, row in rows if row is not None for key in swap.linears}
     computed = {op.key for op in graph.ops if op.kind not in STATE}
     runs_low = {key for key in computed if formats.get(key) == low and key not in swapped}
     read: dict[str, set[str]] = {}
@@ -40,7 +45,7 @@ def predicted_error(shares: Iterable[Share], plan: Plan, graph: Graph) -> float:
             read.setdefault(each.value, set()).update(each.consumers)
     made_low = {value for op in graph.ops if op.key in runs_low for value in op.values}
     return math.sqrt(
-        max(0.0, sum(share.share for share in shares if _incurred(share, runs_low, swapped, read, made_low)))
+        max(0.0, sum(share.share for share in shares if _incurred(share, runs_low, sources, read, made_low)))
     )
 
 
@@ -189,13 +194,12 @@ class _Sources:
 def _incurred(
     share: Share,
     low: Collection[str],
-    swapped: Collection[str],
+    swapped: Collection[str],  # sources of the swaps
     read: Mapping[str, set[str]],
     made_low: Collection[str],
 ) -> bool:
     if not share.reader:
-        key = share.source.removeprefix("swap:")
-        return key in swapped if key != share.source else key in low
+        return share.source in (swapped if share.source.startswith("swap:") else low)
     value = share.source[len("cast:") :]
     readers = read.get(value, ())
     return value not in made_low and share.reader in readers and (not share.pair or share.pair in readers)

@@ -2,8 +2,8 @@
 
 Takes a capture, policy, device, the example and the differences that `beside` has kept; gives a `Share` per source:
 every op that may run low, every value that may be read low (by reader, with the cross terms of readers that see the
-same rounding), every linear that is to be swapped. Any plan's error is a sum of these shares (`predicted_error.py`),
-so no plan has to be run.
+same rounding), every linear that is to be swapped, or could be, by quantisation. Any plan's error is a sum
+of these shares (`predicted_error.py`), so no plan has to be run.
 
 With probes r of random ±1 over the outputs, each output in units of its norm, one backward pass of the twin gives
 g = ∂(r·y)/∂v at every value v. A source with difference δ there has the share mean over probes of Σ (g·δ)²: rounding
@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 
 from precision_audit import backends
 from precision_audit.ambient import restored_on_error
-from precision_audit.analyse.deltas import Deltas, wrapped
+from precision_audit.analyse.deltas import Deltas, swap_source, wrapped
 from precision_audit.analyse.twin import Twin, probed_values, read_apart
 from precision_audit.capture import Captured
 from precision_audit.decide import decide
@@ -120,7 +120,8 @@ class _Ledger:
             rounded = self.deltas.difference(tensor.detach().to(self.low), tensor)
             if rounded is not None:
                 self.rounding[value] = rounded
-        if value in self.readers or value in self.deltas.low or value in self.deltas.swapped:
+        known = (self.readers, self.deltas.low, self.deltas.swapped, self.deltas.alternatives)
+        if any(value in each for each in known):
             tensor.register_hook(partial(self._arrived, value))  # type: ignore[no-untyped-call]
 
     def read(self, value: str, tensor: Tensor, reader: str) -> None:
@@ -135,7 +136,9 @@ class _Ledger:
         if wrapped(gradient):
             return
         total = self.deltas.sampled(gradient.detach().float())
-        for source, delta in ((value, self.deltas.low.get(value)), (f"swap:{value}", self.deltas.swapped.get(value))):
+        alternatives = self.deltas.alternatives.get(value, {})
+        own = {value: self.deltas.low.get(value), swap_source(value): self.deltas.swapped.get(value)}
+        for source, delta in (*own.items(), *alternatives.items()):
             if delta is not None:
                 self.found.setdefault(source, []).append(_squares(total[None], delta))
         if value in self.rounding:
@@ -186,7 +189,11 @@ def _shares(graph: Graph, plain: Plan, deltas: Deltas, ledger: _Ledger, cut: set
         if computed and formats.get(op.key) == plain.low:
             shares.append(_of_op(op.key, op.values, deltas, ledger, reached, cut))
         if op.key in deltas.swaps:
-            shares.append(_of_swap(op.key, op.values[0], deltas, ledger, reached, cut))
+            own = deltas.swapped.get(op.key)
+            shares.append(_of_swap(swap_source(op.key), op.values[0], own, deltas, ledger, reached, cut))
+        for source in (swap_source(op.key, scheme) for scheme in deltas.schemes.get(op.key, ())):
+            other = deltas.alternatives.get(op.key, {}).get(source)
+            shares.append(_of_swap(source, op.values[0], other, deltas, ledger, reached, cut))
         for value, tensor in zip(op.values, op.outputs, strict=True):
             if value in ledger.readers and is_float(tensor.format):
                 shares.extend(_of_casts(value, deltas, ledger, reached, cut))
@@ -207,10 +214,17 @@ def _of_op(
     return Share(key, total, known=known)
 
 
-def _of_swap(key: str, value: str, deltas: Deltas, ledger: _Ledger, reached: set[str], cut: set[str]) -> Share:
-    source = f"swap:{key}"
+def _of_swap(
+    source: str,
+    value: str,
+    delta: Tensor | None,
+    deltas: Deltas,
+    ledger: _Ledger,
+    reached: set[str],
+    cut: set[str],
+) -> Share:
     share = _mean(ledger.found.get(source, []), deltas.stride)
-    idle = value not in reached or (key in deltas.swapped and not bool(deltas.swapped[key].any()))
+    idle = value not in reached or (delta is not None and not bool(delta.any()))
     known = idle or (source not in deltas.failed and share is not None and value not in cut)
     return Share(source, float(share[0, 0]) if share is not None else 0.0, known=known)
 

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_audit.cli import code, config, options, outputs, selection, terminal
+from precision_audit.cli import code, config, options, outputs, search, selection, terminal
 from precision_audit.cli.config import Settings
 from precision_audit.records import InputError, Plan, Policy, Report
 
@@ -101,7 +101,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
-    """Audit or convert: check, load, run, write, print."""
+    """Audit, convert or search: check, load, run, write, print."""
     from precision_audit import backends
 
     read = {"model": spec.partition(":")[0], "checkpoint": settings.checkpoint, "policy": settings.policy,
@@ -109,7 +109,7 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
             "plan to check": settings.check_plan}  # fmt: skip
     written = (settings.write_plan, settings.write_code)
     places = outputs.check(settings.output, command, written, read, settings.pictures)
-    policy, plans = _before(settings)
+    policy, plans = _before(settings, command)
     if command == "convert":
         backends.check_policy(policy)
     started = time.perf_counter()
@@ -129,7 +129,11 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
         )
         loaded_at = time.perf_counter()
         stage("capture, plan, rewrite, verify")
-        report, module = _pipeline(loaded, policy, settings, plans["apply"], argv)
+        module: Converted | None
+        if command == "search":
+            report, module = search.run(loaded, settings, argv, _options(settings), places.model is not None)
+        else:
+            report, module = _pipeline(loaded, policy, settings, plans["apply"], argv)
         if module is None and (command == "convert" or settings.show_graph):
             raise InputError(f"{loaded.source} has no weights (meta device): {command} it with --checkpoint")
         stage("report")
@@ -163,12 +167,12 @@ def render(report: Report, form: str, verbose: bool = False, color: bool = False
     return reports.render(report, form, verbose=verbose, color=color)
 
 
-def _before(settings: Settings) -> tuple[Policy, dict[str, Plan | None]]:
+def _before(settings: Settings, command: str) -> tuple[Policy, dict[str, Plan | None]]:
     """Policy, device and plans, refused before the model is loaded."""
     from precision_audit import hardware
     from precision_audit import policy as policies
 
-    policy = policies.load(settings.policy)
+    policy = search.policies(settings)[0] if command == "search" else policies.load(settings.policy)
     code.check(settings.write_code, policy)
     if settings.device is not None:
         hardware.device(settings.device)

@@ -32,6 +32,8 @@ class Settings:
     input: tuple[str, ...] = ()
     checkpoint: str | None = None
     calibration_data: str | None = None
+    budget: tuple[str, ...] = ()
+    metric: str | None = None
     output_format: str = "full"
     output: tuple[str, ...] = ()
     steps: int | None = None

@@ -29,16 +29,18 @@ class Option:
     later: tuple[str, ...] = ()  # choices that are not available yet; ("*",) when the whole option is not
     in_file: bool = True  # may stand in pyproject.toml
     path: bool = False  # in a file, relative to that file's folder
+    command: str = ""  # the only command that has it
 
 
 COMMANDS = {
     "audit": "audit MODEL and report (the default: `precision-audit MODEL` is the same)",
     "convert": "convert MODEL and write the result to OUT, a .pt2 file or a folder",
+    "search": "find the fastest plan for MODEL that keeps to an error budget, and prove it",
     "lint": "read training scripts or folders of them as text, run nothing, and report what breaks mixed precision",
     "list": "show the rules, policies, devices, formats or ops that there are",
     "rule": "print the manual of one rule, such as PA101, with its examples",
 }
-LATER_COMMANDS = ("search", "diff")
+LATER_COMMANDS = ("diff",)
 
 OPTIONS = (
     Option("policy", "which format where: a shipped name (`list policies`) or a YAML file", "NAME|FILE"),
@@ -48,6 +50,11 @@ OPTIONS = (
     Option("checkpoint", "weights, strictly: every tensor of the model and none beside", "W.safetensors", path=True),
     Option("calibration-data", "further inputs: arrays named as forward's arguments, samples along the first axis",
            "FILE.npz|.safetensors", path=True),
+    Option("budget", "what the found plan must keep to, measured: relative_l2, sqnr (dB), argmax_flip, metric, "
+           "metric_drop, metric_rise or a function of both outputs (relative_l2=1e-2); repeatable",
+           "NAME=NUMBER | MOD:FN=NUMBER", kind="list", command="search"),
+    Option("metric", "function of the model that returns your own number; else the model file's metric", "MOD:FN",
+           command="search"),
     Option("output-format", "what goes to stdout (full)",
            choices=("full", "concise", "json", "markdown", "html", "sarif", "github"),
            later=("html", "sarif", "github")),
@@ -104,6 +111,7 @@ class _Parser(argparse.ArgumentParser):
 def parse(command: str, argv: Sequence[str]) -> dict[str, Any]:
     """What was typed after the command, by option key; only what was typed. `model` or `what` is the positional."""
     _refuse_unknown(argv, LINT_KEYS if command == "lint" else tuple(BY_KEY))
+    _refuse_foreign(command, argv)
     given = vars(_parser(command).parse_args(list(argv)))
     given = {key.replace("_", "-"): value for key, value in given.items()}
     for key, value in given.items():
@@ -153,6 +161,8 @@ def _parser(command: str) -> _Parser:
     else:
         parser.add_argument("model", metavar="MODEL")
     for option in OPTIONS if command != "lint" else map(BY_KEY.__getitem__, LINT_KEYS):
+        if option.command not in ("", command):
+            continue
         flags = [f"-{option.short}"] if option.short else []
         later = " (not available in this version)" if "*" in option.later else ""
         extra: dict[str, Any] = {"help": option.help + later, "dest": option.key.replace("-", "_")}
@@ -179,3 +189,11 @@ def _refuse_unknown(argv: Sequence[str], keys: Sequence[str]) -> None:
                 raise InputError(f"{name}: is no option of lint, which runs no model; see: precision-audit lint --help")
             near = difflib.get_close_matches(name, known, 1)
             raise InputError(f"unknown option {name}; {f'did you mean {near[0]}?' if near else 'see --help'}")
+
+
+def _refuse_foreign(command: str, argv: Sequence[str]) -> None:
+    """An option that one command alone has."""
+    for word in argv[: argv.index("--")] if "--" in argv else argv:
+        option = BY_KEY.get(word.removeprefix("--").partition("=")[0]) if word.startswith("--") else None
+        if option is not None and option.command not in ("", command) and command not in ("list", "rule", "lint"):
+            raise InputError(f"--{option.key}: is an option of {option.command}; use precision-audit {option.command}")

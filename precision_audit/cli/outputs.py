@@ -44,13 +44,15 @@ def check(
         suffix = path.suffix.lower()
         if suffix in _LATER_SUFFIXES:
             raise InputError(f"-o {text}: {suffix} reports are not available in this version; use .txt, .json or .md")
-        if command == "convert" and (suffix == ".pt2" or not suffix or path.is_dir() or text.endswith("/")):
+        if command in ("convert", "search") and (suffix == ".pt2" or not suffix or path.is_dir() or text.endswith("/")):
             models.append(path)
         else:
             reports.append((path, report.for_file(path)))
     if command == "convert" and len(models) != 1:
         got = f"{len(models)} were given" if models else "none was given"
         raise InputError(f"convert: expected one place for the model, {got}; add -o OUT.pt2 or -o FOLDER")
+    if command == "search" and len(models) > 1:
+        raise InputError(f"search: expected one place for the model, {len(models)} were given; keep one -o")
     places = [path for path, _ in reports] + models + [Path(each) for each in written or () if each]
     for path in places:
         _check_place(path, folder=path in models and path.suffix.lower() != ".pt2", read=read)

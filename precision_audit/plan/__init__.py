@@ -12,6 +12,7 @@ The stages, one module each: who reads what (`reading.py`), who may choose (`lab
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from precision_audit.cost import roofline
 from precision_audit.cost import swapped as swap_cost
 from precision_audit.formats import is_float
 from precision_audit.plan.charging import Charged, Prices, charge
+from precision_audit.plan.choosing import NO_CHOICES, Choices, Source, demanded, picked
 from precision_audit.plan.cut import solve
 from precision_audit.plan.digest import digest
 from precision_audit.plan.labelling import CAPTURED, Labels, labels
@@ -53,17 +55,26 @@ def plan(
     hardware: Hardware,
     *,
     lam: float = 0.0,
-    error_shares: Mapping[str, float] | None = None,
+    error_shares: Mapping[Source, float] | None = None,
+    choices: Choices = NO_CHOICES,
 ) -> Plan:
     """The cheapest plan. `error_shares` holds the expected squared relative error of a source: an op's key when it
-    runs low, `cast:` and a value when that value is read low; `lam` is what a unit of it is worth in seconds."""
+    runs low, `cast:` and a value when that value is read low, the two together with a reader's key when that reader
+    does; `lam` is what a unit of it is worth in seconds. `choices` are what a search may choose beside formats."""
     seconds = _Seconds(graph, policy, hardware, lam, error_shares or {})
+    chosen = picked(graph, policy, choices, lam, seconds.op, seconds.shares)
+    seconds.take(chosen, choices)
     reads, asked, swaps, refusals = _asked(
-        graph, decided.decisions, policy, hardware.kernels, swaps=decided.swaps, same=seconds.same
-    )
+        graph, demanded(decided.decisions, choices, policy), policy, hardware.kernels,
+        swaps=[*decided.swaps, *chosen], same=seconds.same, together=choices.together,
+    )  # fmt: skip
+    refusals = [refusal for refusal in refusals if refusal.op not in choices.swaps]
     seconds.swaps = {key: swap for swap in swaps for key in swap.linears}
     found = [_solved(reads, each, policy, seconds) for each in (asked, high_streams(reads, asked)) if each]
     runs, casts, folds, predicted = min(found, key=lambda each: each[3].seconds + lam * each[3].error_share)
+    if chosen:  # one that the cut left high is none
+        high = {op.key for op, each in zip(graph.ops, runs, strict=True) if each == policy.high}
+        swaps = [swap for swap in swaps if swap.op not in high]
     return Plan(
         policy=policy.name,
         mode=graph.mode,
@@ -117,12 +128,13 @@ def _asked(
     *,
     swaps: Sequence[Swap],
     same: Sequence[int],
+    together: Sequence[Sequence[str]] = (),
 ) -> tuple[Readings, Labels, list[Swap], list[Refusal]]:
     """Readings and labels; a swap that shared memory forbids is taken out and everything asked once more."""
     refusals: list[Refusal] = []
     while True:
         reads = readings(graph, kernels, swaps, same)
-        asked = labels(reads, decisions, policy, swaps)
+        asked = labels(reads, decisions, policy, swaps, together)
         if not asked.refusals:
             return reads, asked, list(swaps), refusals
         refusals.extend(asked.refusals)
@@ -166,9 +178,11 @@ class _Seconds:
     """Prices of one graph on one device, each computed once."""
 
     def __init__(
-        self, graph: Graph, policy: Policy, hardware: Hardware, lam: float, shares: Mapping[str, float]
+        self, graph: Graph, policy: Policy, hardware: Hardware, lam: float, shares: Mapping[Source, float]
     ) -> None:
-        self._graph, self._policy, self._hardware, self._lam, self._shares = graph, policy, hardware, lam, shares
+        self._graph, self._policy, self._hardware, self._lam = graph, policy, hardware, lam
+        self.shares = dict(shares)
+        self._priced: dict[str, float] = {}  # of swaps that a search has chosen
         self._tensors: dict[str, Tensor] = {
             value: tensor for op in graph.ops for value, tensor in zip(op.values, op.outputs, strict=True)
         }
@@ -177,13 +191,26 @@ class _Seconds:
         self.swaps: Mapping[str, Swap] = {}
         self._known: dict[tuple[int, str], float] = {}  # by the number of ops that are alike
 
+    def take(self, chosen: Iterable[Swap], choices: Choices) -> None:
+        """Price the swaps that were chosen; what such an op adds to the error is its product's."""
+        for swap in chosen:
+            self._priced[swap.op] = choices.seconds[swap.op, swap.recipe]
+            self.shares[swap.op] = choices.shares.get((swap.op, swap.recipe), 0.0)
+
     def prices(self) -> Prices:
-        return Prices(self.op, self._cast, self._copy, lambda source: self._lam * self._shares.get(source, 0.0))
+        lam, shares = self._lam, self.shares
+
+        def read(value: str, reader: str) -> float:
+            return lam * shares.get((f"cast:{value}", reader), 0.0)
+
+        weighed = read if lam and shares else None
+        return Prices(self.op, self._cast, self._copy, lambda source: lam * shares.get(source, 0.0), weighed)
 
     def op(self, position: int, format_: str) -> float:
         op = self._graph.ops[position]
         if format_ == self._policy.low and op.key in self.swaps:
-            return self._swapped(position, self.swaps[op.key])
+            known = self._priced.get(op.key)
+            return self._swapped(position, self.swaps[op.key]) if known is None else known
         sort = (self.same[position], format_)
         if sort not in self._known:
             compute = self._compute if format_ == self._policy.high else ""
@@ -210,17 +237,18 @@ class _Seconds:
         for cast in casts:
             tensor = self._tensors[cast.value]
             spent += self._cast(tensor, made_format(tensor, runs[reads.maker[cast.value]], self._policy), cast.to)
-        share = self._error_share(runs, casts, folds) if self._shares else 0.0
+        share = self._error_share(runs, casts, folds) if self.shares else 0.0
         return Predicted(seconds + spent, seconds_high, spent, sum(cast.bytes for cast in casts), share)
 
     def _error_share(self, runs: Sequence[str], casts: Iterable[Cast], folds: Iterable[Fold]) -> float:
         low = self._policy.low
         made_low: list[Cast | Fold] = [*casts, *folds]
-        sources = {f"cast:{each.value}" for each in made_low if each.to == low}
+        sources: set[Source] = {f"cast:{each.value}" for each in made_low if each.to == low}
+        sources |= {(f"cast:{each.value}", key) for each in made_low if each.to == low for key in each.consumers}
         for op, each in zip(self._graph.ops, runs, strict=True):
             if each == low:
                 sources.add(f"cast:{op.key}" if op.kind == "input" else op.key)
-        return sum(self._shares.get(source, 0.0) for source in sorted(sources))
+        return math.fsum(self.shares.get(source, 0.0) for source in sources)
 
     def _captured(self, position: int) -> str:
         floats = [t.format for t in self._graph.ops[position].outputs if is_float(t.format)]

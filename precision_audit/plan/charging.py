@@ -30,12 +30,14 @@ ALWAYS_HIGH, ALWAYS_LOW = 0, 1
 @dataclass(frozen=True, slots=True)
 class Prices:
     """Seconds: of op `position` in a format, of casting a tensor, of keeping a second copy of a parameter. `share` is
-    λ times the error share of a source: an op's key (it runs low), or `cast:` and a value (it is read low)."""
+    λ times the error share of a source: an op's key (it runs low), or `cast:` and a value (it is read low); `read` that
+    of a value by one reader, which is paid by each reader for itself."""
 
     op: Callable[[int, str], float]
     cast: Callable[[Tensor, str, str], float]
     copy: Callable[[Tensor, str], float]
     share: Callable[[str], float]
+    read: Callable[[str, str], float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class _Charges:
         demand = self._labels.demand[maker]
         changes = tensor.format == high and demand != CAPTURED
         vertex = self._vertex.get(maker) if changes else None
+        if tensor.format == high and (vertex is not None or not changes):
+            self._charge_reads(value, readers, ALWAYS_HIGH if vertex is None else vertex)
         if vertex is not None:
             down = cast(tensor, high, low) + self._share(value)
             self._add_pair(vertex, low_readers, high_readers, down, cast(tensor, low, high))
@@ -122,6 +126,8 @@ class _Charges:
         low_readers: list[int] = []
         high_readers: list[int] = []
         for name, reader in named:
+            if tensor.format != self._policy.low:
+                self._charge_reads(name, [reader], ALWAYS_HIGH)
             lows, highs, _ = self._needs(name, [reader])
             low_readers.extend(lows)
             high_readers.extend(highs)
@@ -131,6 +137,13 @@ class _Charges:
         copy = self._prices.copy(tensor, self._policy.low)
         self._add_pair(vertex, low_readers, high_readers, copy, copy)
         self._add(ALWAYS_HIGH, low_readers, self._share(value), DOWN)
+
+    def _charge_reads(self, value: str, readers: list[Reader], source: int) -> None:
+        """What each reader by itself adds to the error by reading the value low."""
+        price = self._prices.read
+        for reader in readers if price is not None else ():
+            if price is not None and (share := price(value, reader.key)):
+                self._add(source, self._needs(value, [reader])[0], share, DOWN)
 
     def _needs(self, value: str, readers: list[Reader]) -> tuple[list[int], list[int], list[str]]:
         """Vertices that need the value low when low, vertices that need it as captured when high, third formats."""

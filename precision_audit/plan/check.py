@@ -16,7 +16,7 @@ from precision_audit.plan.digest import digest
 from precision_audit.plan.labelling import CAPTURED, FREE, HIGH, LOW, Labels, labels
 from precision_audit.plan.placing import unmet
 from precision_audit.plan.reading import Readings, readings
-from precision_audit.records import Cast, Fold, Graph, Hardware, Plan, Policy
+from precision_audit.records import Cast, Fold, Graph, Hardware, Plan, Policy, Refusal, Swap
 
 _SHOWN = 8  # ops listed by key in one sentence; more are counted
 _WORTH_A_NOTE = 0.01  # a plan is called cheaper from one percent on
@@ -35,7 +35,7 @@ def check(plan: Plan, graph: Graph, policy: Policy, device: Hardware | None = No
     return [
         *_pins(plan, graph, policy, asked),
         *_kernels(plan, graph, row),
-        *_swaps(plan, decided, asked),
+        *_swaps(plan, decided, asked, graph, row),
         *_casts(plan, reads, asked, policy),
     ]
 
@@ -118,11 +118,20 @@ def _kernels(plan: Plan, graph: Graph, row: Hardware) -> Iterator[str]:
                 yield f"{op.key}: {op.op} has no {direction}kernel for {has} on {row.name}"
 
 
-def _swaps(plan: Plan, decided: Decided, asked: Labels) -> Iterator[str]:
+def _swaps(plan: Plan, decided: Decided, asked: Labels, graph: Graph, row: Hardware) -> Iterator[str]:
+    """A linear that the policy leaves free may be swapped by whatever its backend still offers: a search found it."""
+    free = {each.op for each in decided.decisions if not each.chosen}
+    ops_by_key = {op.key: op for op in graph.ops}
     offered = {swap.op: swap for swap in decided.swaps}
     refused = {refusal.op: refusal.reason for refusal in (*decided.refusals, *asked.refusals)}
     for swap in plan.swaps:
-        now = offered.get(swap.op)
+        now: Swap | Refusal | None = offered.get(swap.op)
+        if now is None and swap.op in free and swap.op not in refused:
+            now = backends.get(swap.backend).offer(ops_by_key[swap.op], graph, swap.recipe, plan.mode, row)
+            if isinstance(now, Refusal):
+                yield f"{swap.op} cannot be swapped: {now.reason}"
+                continue
+        assert not isinstance(now, Refusal)
         if now is None or swap.op in refused:
             yield f"{swap.op} cannot be swapped: {refused.get(swap.op, 'the policy does not ask for it')}"
         elif (now.backend, now.recipe) != (swap.backend, swap.recipe):

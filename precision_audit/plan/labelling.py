@@ -11,7 +11,7 @@ value as it was captured.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -39,8 +39,14 @@ class Labels:
     refusals: list[Refusal] = field(default_factory=list)
 
 
-def labels(reads: Readings, decisions: Iterable[Decision], policy: Policy, swaps: Sequence[Swap]) -> Labels:
-    """Demands and ties of every op of the graph."""
+def labels(
+    reads: Readings,
+    decisions: Iterable[Decision],
+    policy: Policy,
+    swaps: Sequence[Swap],
+    together: Iterable[Sequence[str]] = (),
+) -> Labels:
+    """Demands and ties of every op of the graph. `together` are keys of ops that are wanted in one format."""
     graph = reads.graph
     decided = {decision.op: decision for decision in decisions}
     demand = _demands(reads, decided, policy)
@@ -48,7 +54,7 @@ def labels(reads: Readings, decisions: Iterable[Decision], policy: Policy, swaps
         i for i, op in enumerate(graph.ops)
         if op.kind in _STATE_KINDS and policy.mode == "inference" and op.fixed != "state"
     }  # fmt: skip
-    made = Labels(demand, _ties(reads), folded)
+    made = Labels(demand, [*_ties(reads), *_wanted(graph, together)], folded)
     _pin_captured_reads(made, reads)
     _agree(made, graph, swaps)
     made.known = _known(made)
@@ -128,6 +134,13 @@ def _ties(reads: Readings) -> list[tuple[int, int]]:
         if op.op == "as_strided" and op.operands and is_float_value(reads, op.operands[0].value):
             pairs.append((position, reads.maker[op.operands[0].value]))
     return pairs
+
+
+def _wanted(graph: Graph, together: Iterable[Sequence[str]]) -> Iterator[tuple[int, int]]:
+    groups = [tuple(keys) for keys in together]
+    position = {op.key: i for i, op in enumerate(graph.ops)} if groups else {}
+    for keys in groups:
+        yield from pairwise(position[key] for key in keys)
 
 
 def is_float_value(reads: Readings, value: str) -> bool:

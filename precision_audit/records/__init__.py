@@ -33,6 +33,7 @@ from precision_audit.records.measured import (
 from precision_audit.records.plan import Cast, Decision, Fold, Plan, Predicted, Refusal, Swap
 from precision_audit.records.policy import Policy, Predicate, Rule
 from precision_audit.records.report import Lint, Meta, Report
+from precision_audit.records.search import Bound, Outcome, Place, Point, Search, Trial
 from precision_audit.records.training import Accumulated, LossScale, Optimizer, OptimizerState, Training, Update
 from precision_audit.records.verification import Comparison, Step, Steps, Verification
 from precision_audit.records.words import SEVERITIES, Basis, InputError, Mode, Severity, Verdict
@@ -44,6 +45,7 @@ __all__ = [
     "Backward",
     "Basis",
     "Beside",
+    "Bound",
     "Cast",
     "Certainty",
     "Comparison",
@@ -71,8 +73,11 @@ __all__ = [
     "Operand",
     "Optimizer",
     "OptimizerState",
+    "Outcome",
     "Padding",
+    "Place",
     "Plan",
+    "Point",
     "Policy",
     "Predicate",
     "Predicted",
@@ -84,6 +89,7 @@ __all__ = [
     "Rerun",
     "Rule",
     "Scaled",
+    "Search",
     "Severity",
     "Share",
     "Source",
@@ -95,6 +101,7 @@ __all__ = [
     "Tf32",
     "Training",
     "Trap",
+    "Trial",
     "Unit",
     "Update",
     "Verdict",

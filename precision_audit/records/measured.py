@@ -74,9 +74,10 @@ class Beside:
 class Share:
     """What one source of rounding error adds to ‖error‖² of the outputs, each output relative to its norm.
 
-    `source`: an op's key (it runs low), `swap:KEY` (it is swapped: its fp8 product instead), or `cast:VALUE` (a float
-    input, parameter, buffer or high value that is read low). `reader`: for a cast, the op that reads it; shares of
-    several readers add up with the cross terms of `pair`."""
+    `source`: an op's key (it runs low), `swap:KEY` (it is swapped: its fp8 product instead), `swap:SCHEME:KEY` (it
+    could be, quantised by that scheme: what a search asks), or `cast:VALUE` (a float input, parameter, buffer or high
+    value that is read low). `reader`: for a cast, the op that reads it; shares of several readers add up with the cross
+    terms of `pair`."""
 
     source: str
     share: float

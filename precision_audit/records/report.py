@@ -10,6 +10,7 @@ from precision_audit.records.findings import Finding
 from precision_audit.records.graph import Graph
 from precision_audit.records.measured import Quantised
 from precision_audit.records.plan import Decision, Plan
+from precision_audit.records.search import Search
 from precision_audit.records.training import Training
 from precision_audit.records.verification import Verification
 from precision_audit.records.words import Verdict
@@ -54,6 +55,7 @@ class Report:
     training: Training | None = None
     cost: Cost | None = None
     quantised: tuple[Quantised, ...] = ()  # linears under every quantisation, where that was measured
+    search: Search | None = None
     facts: Facts = field(default=NO_FACTS, metadata={"written": False})  # what the findings rest on; in no file
 
 

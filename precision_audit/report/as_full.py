@@ -37,6 +37,7 @@ def _of_model(report: Report, verbose: bool, color: bool) -> list[list[str]]:
     return [
         list(_heading(report)),
         [f"{phrases.paint(report.verdict, _VERDICT_STYLE[report.verdict], color)}   {report.summary}"],
+        list(_searched(report, verbose)),
         _op_table(report, verbose),
         list(_plan_lines(report, verbose)),
         list(_costs(report, verbose)),
@@ -83,6 +84,28 @@ def _op_table(report: Report, verbose: bool) -> list[str]:
     widths = [None, None, None, None if verbose else _WHY_WIDTH]
     table = tabulate(rows, tables.OP_HEADER, tablefmt="simple", disable_numparse=True, maxcolwidths=widths)
     return table.splitlines()
+
+
+def _searched(report: Report, verbose: bool) -> Iterator[str]:
+    if report.search is None:
+        return
+    from precision_audit.report import search
+
+    for line in search.summary(report):
+        yield from _wrapped(line, "    ")
+    yield ""
+    yield from tabulate(
+        search.points(report), search.POINTS_HEADER, tablefmt="simple", disable_numparse=True
+    ).splitlines()
+    rows, more = search.places(report, verbose)
+    if rows:
+        widths = [None, None, None, None, None if verbose else _WHY_WIDTH]
+        yield ""
+        yield from tabulate(
+            rows, search.PLACES_HEADER, tablefmt="simple", disable_numparse=True, maxcolwidths=widths
+        ).splitlines()
+    if more:
+        yield f"and {more} more that stay in {report.plan.high}; -v lists all"
 
 
 def _plan_lines(report: Report, verbose: bool) -> Iterator[str]:

@@ -28,6 +28,7 @@ def render(report: Report | Lint, *, verbose: bool = False, color: bool = False)
         return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
     blocks = [
         list(_heading(report)),
+        list(_searched(report, verbose)),
         list(_verification(report, verbose)),
         list(_training(report)),
         list(_linears(report)),
@@ -64,6 +65,23 @@ def _verification(report: Report, verbose: bool) -> Iterator[str]:
     if not report.verification.passed:
         yield ""
         yield from (f"> {_escaped(remark)}" for remark in tables.remarks(report))
+
+
+def _searched(report: Report, verbose: bool) -> Iterator[str]:
+    if report.search is None:
+        return
+    from precision_audit.report import search
+
+    for line in search.summary(report):
+        yield f"{'  ' if line.startswith('  ') else ''}- {_escaped(line.strip())}"
+    yield ""
+    yield from _table(search.POINTS_HEADER, search.points(report))
+    rows, more = search.places(report, verbose)
+    if rows:
+        yield ""
+        yield from _table(search.PLACES_HEADER, rows)
+    if more:
+        yield f"and {more} more that stay in {report.plan.high}"
 
 
 def _training(report: Report) -> Iterator[str]:

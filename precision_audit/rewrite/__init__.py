@@ -39,8 +39,10 @@ def rewrite(
     share_parameters: bool = False,
     signature: inspect.Signature | None = None,
     missing: str = "",
+    build: swapping.Build | None = None,
 ) -> Converted:
-    """The converted module over both captured modes (or the one there is)."""
+    """The converted module over both captured modes (or the one there is). `build` makes swapped modules instead of
+    their backends."""
     folds = [each for plan in plans.values() for each in plan.folds]
     state = cloned_state([captured.root for captured in captures.values()], share_parameters, folds)
     paths = copy_paths(state.module, folds, {swap.module for plan in plans.values() for swap in plan.swaps})
@@ -51,7 +53,7 @@ def rewrite(
         graph, nodes = _copied(captured, renamed)
         _Rewriter(captured, plan, graph, nodes, paths, at).apply()
         copies.update(low_copies(state.module, plan.folds, paths))
-        swapping.put_modules(state.module, plan, at)
+        swapping.put_modules(state.module, plan, at, build)
         graph.lint()
         made = side(graph, captured.in_spec, captured.out_spec)
         sides[mode] = replace(made, run=backends.around(made.run, plan))

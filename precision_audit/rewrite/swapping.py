@@ -8,12 +8,14 @@ has them. Never chooses: the plan lists the swaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from torch import fx, nn
 
 from precision_audit import backends
 from precision_audit.records import Plan, Swap
+
+Build = Callable[[nn.Linear, Swap], nn.Module]
 
 
 def places(state: nn.Module, plans: Iterable[Plan]) -> dict[tuple[str, str], str]:
@@ -31,9 +33,10 @@ def places(state: nn.Module, plans: Iterable[Plan]) -> dict[tuple[str, str], str
     return found
 
 
-def put_modules(state: nn.Module, plan: Plan, at: Mapping[tuple[str, str], str]) -> None:
+def put_modules(state: nn.Module, plan: Plan, at: Mapping[tuple[str, str], str], build: Build | None = None) -> None:
     """Put a module at each planned path; one that is called twice, known under two names, or in both modes is built
-    once."""
+    once. `build` makes the modules of single linears instead of the backends."""
+    make = build or backends.module_for
     training = plan.mode == "training"
     made: dict[tuple[object, ...], nn.Module] = {}
     for swap in plan.swaps:
@@ -47,7 +50,7 @@ def put_modules(state: nn.Module, plan: Plan, at: Mapping[tuple[str, str], str])
         elif type(bare := state.get_submodule(path)) is nn.Module:  # else already swapped
             same = (id(bare.weight), id(getattr(bare, "bias", None)), swap.backend, swap.recipe)
             if same not in made:
-                made[same] = backends.module_for(_linear_of(bare, training), swap)
+                made[same] = make(_linear_of(bare, training), swap)
             setattr(holder, name, made[same])
 
 

@@ -94,7 +94,7 @@ def compare(
             tolerance=limit(policy, "relative_l2", "") or 0,
         ),
         shapes_check=(lambda: check_shapes(converted, *batches[0], mode=plan.mode)) if _on_meta(plan) else None,
-        captured_against_eager=_eager(original, reference, captures[mode], batches[0], mode, teaching.custom),
+        captured_against_eager=eager(original, reference, captures[mode], batches[0], mode, teaching.custom),
         emulated=emulated(plan),
     )
     found = replace(found, notes=(*found.notes, *stand_in_notes(plan)))
@@ -120,7 +120,7 @@ def _plain(
     return None if plan is None else rewrite(captures, {mode: plan}, signature=signature)
 
 
-def _eager(
+def eager(
     original: nn.Module | torch.export.ExportedProgram,
     reference: Converted,
     captured: Captured,

@@ -1,0 +1,81 @@
+"""What a search found, as lines: the budgets with what was measured, the frontier, what stays high where, and why.
+
+Takes a `Report` with its `Search`; gives rows and lines that the screen and Markdown share. What is predicted (times,
+the frontier's errors) is called so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precision_audit.records import Place, Report, Search
+from precision_audit.report import phrases
+
+POINTS_HEADER = ("", "predicted time", "predicted error", "low", "ops low", "swaps", "casts")
+PLACES_HEADER = ("op", "module", "line", "runs in", "why")
+_PLACES = 20  # on the short screen
+_OUTCOMES = {"met": "found", "nothing low": "found nothing that runs low", "not met": "NOT MET"}
+
+
+def summary(report: Report) -> Iterator[str]:
+    """Whether every budget is kept, by what, and what it is predicted to save."""
+    search = _of(report)
+    runs = f"{search.runs} {'run' if search.runs == 1 else 'runs'} of a converted model"
+    yield f"search: {_OUTCOMES[search.outcome]}, {runs} after the evidence"
+    for each in search.bounds:
+        origin = f" (the model's own {each.reference:.4g})" if each.name.startswith("metric") else ""
+        yield f"  {each.stated}: measured {each.measured:.3g}{origin}, {_percent(each.usage)} of the budget"
+    ratio = search.seconds_high / search.seconds if search.seconds else 1.0
+    yield (
+        f"  predicted, not measured: {phrases_time(search.seconds)} against {phrases_time(search.seconds_high)} with "
+        f"everything in {report.plan.high}, {ratio:.2f} times as fast; relative error {search.predicted_error:.2g}"
+    )
+    for unit in search.together:
+        yield f"  the same format for {', '.join(unit)}"
+    yield from (f"  note: {note}" for note in search.notes)
+
+
+def points(report: Report) -> list[list[str]]:
+    """The frontier, fastest first; the plan that was found is marked."""
+    return [
+        [
+            "*" if each.chosen else "",
+            phrases_time(each.seconds),
+            f"{each.error:.2g}",
+            each.low,
+            f"{each.ops_low} of {each.ops}",
+            ", ".join(f"{count} {name}" for name, count in each.swaps) or "-",
+            str(each.casts),
+        ]
+        for each in _of(report).frontier
+    ]
+
+
+def places(report: Report, verbose: bool) -> tuple[list[list[str]], int]:
+    """Swapped linears and ops that stay high, and how many more there are than are shown."""
+    search = _of(report)
+    found = [*search.swapped, *search.high]
+    shown = found if verbose else found[:_PLACES]
+    return [_row(each) for each in shown], len(found) - len(shown)
+
+
+def phrases_time(seconds: float) -> str:
+    """Three digits in the unit that fits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def _row(place: Place) -> list[str]:
+    line = f"{phrases.path(place.source.file)}:{place.source.line}" if place.source else "-"
+    return [place.op, place.module or "-", line, place.format, place.why]
+
+
+def _percent(usage: float) -> str:
+    return f"{usage:.0%}" if usage < 1e4 else "far more than all"
+
+
+def _of(report: Report) -> Search:
+    assert report.search is not None
+    return report.search

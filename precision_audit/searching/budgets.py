@@ -1,0 +1,143 @@
+"""What a found plan must keep to: each budget one `Limit` with a measure and a bound.
+
+Takes what the user wrote (`relative_l2=1e-2`, `{"sqnr": 30}`, a function and a number) and the outputs of the model;
+gives `Limit`s, and of a run their measured numbers. `usage` puts them on one scale: 1 is the whole budget, less is
+better, so that the search need not know what it is judged by. Never runs a model; a wrong budget is refused before
+anything is run where no output is needed to see it.
+
+    relative_l2   largest ‖difference‖ / ‖reference‖ of any float output, over all batches
+    sqnr          smallest signal-to-noise ratio of any float output, in dB: at least this
+    argmax_flip   largest share of rows whose largest element is another one
+    metric, metric_drop, metric_rise
+                  how far the user's own number may move either way, fall, or rise; `1%` is of the reference's number
+    a function    of the reference's output and the converted model's, whose number may be at most the bound
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from precision_audit.records import InputError
+
+NAMES = ("relative_l2", "sqnr", "argmax_flip", "metric", "metric_drop", "metric_rise")
+OF_METRIC = ("metric", "metric_drop", "metric_rise")
+_EXAMPLE = "such as relative_l2=1e-2"
+
+Key = str | Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """`bound` as the user gave it; `function` where the measure is the user's; `relative` to the reference's metric."""
+
+    name: str
+    bound: float
+    function: Callable[..., Any] | None = None
+    relative: bool = False
+
+    def usage(self, measured: float, reference: float = 0.0) -> float:
+        """The part of the budget that is used up; `reference` is the reference model's own metric."""
+        if math.isnan(measured):
+            return math.inf
+        if self.name == "sqnr":  # as amplitudes, like the other errors
+            return float(10.0 ** ((self.bound - measured) / 20.0))
+        return max(self.excess(measured, reference), 0.0) / self.allowed(reference)
+
+    def excess(self, measured: float, reference: float) -> float:
+        """What is compared with `allowed`."""
+        if self.name == "metric":
+            return abs(measured - reference)
+        if self.name in OF_METRIC:
+            return measured - reference if self.name == "metric_rise" else reference - measured
+        return measured
+
+    def allowed(self, reference: float = 0.0) -> float:
+        return self.bound * abs(reference) if self.relative else self.bound
+
+    @property
+    def error(self) -> float:
+        """The relative L2 that uses the whole budget, 0.0 where none can be told."""
+        if self.name == "relative_l2":
+            return self.bound
+        return 10.0 ** (-self.bound / 20.0) if self.name == "sqnr" else 0.0
+
+    @property
+    def stated(self) -> str:
+        sign = ">=" if self.name == "sqnr" else "<="
+        unit = " dB" if self.name == "sqnr" else ""
+        bound = f"{self.bound:.4g}" if not self.relative else f"{self.bound:.4%} of the reference's"
+        return f"{self.name} {sign} {bound}{unit}"
+
+
+def limits(budget: Any, metric: Callable[..., Any] | None = None) -> tuple[Limit, ...]:
+    """Every budget, validated."""
+    if not isinstance(budget, Mapping):
+        raise InputError(f"budget is a {type(budget).__name__}; expected a dict {_EXAMPLE.replace('=', ': ')}")
+    found = tuple(_limit(key, value) for key, value in budget.items())
+    if not found:
+        raise InputError(f"budget is empty; expected at least one of {', '.join(NAMES)}, {_EXAMPLE}")
+    asked = [limit.name for limit in found if limit.name in OF_METRIC and limit.function is None]
+    if asked and metric is None:
+        raise InputError(
+            f"budget {asked[0]}: there is no metric; give metric= (--metric mod:fn), or define metric in the model file"
+        )
+    if metric is not None and not callable(metric):
+        raise InputError(f"metric is a {type(metric).__name__}; expected a function of the model that returns a number")
+    return found
+
+
+def parse(texts: tuple[str, ...], resolve: Callable[[str], Callable[..., Any]]) -> dict[Key, Any]:
+    """Budgets as typed: `name=number`, or `mod:fn=number` with a function that `resolve` finds."""
+    found: dict[Key, Any] = {}
+    for text in (part for each in texts for part in each.split(",")):
+        name, equals, value = text.rpartition("=")
+        name = name.strip().removesuffix("<").removesuffix(">").strip()
+        if not equals or not name or not value.strip():
+            raise InputError(f"--budget {text}: expected NAME=NUMBER, {_EXAMPLE}")
+        key: Key = name
+        if ":" in name:
+            key = resolve(name)
+        if key in found:
+            raise InputError(f"--budget {text}: {name} is given twice; keep one of them")
+        found[key] = value.strip()
+    return found
+
+
+def _limit(key: Any, value: Any) -> Limit:
+    if callable(key):
+        name = getattr(key, "__name__", type(key).__name__)
+        return Limit(name, _number(name, value)[0], key)
+    if not isinstance(key, str):
+        raise InputError(f"budget {key!r}: expected a name or a function; names are {', '.join(NAMES)}")
+    if key not in NAMES:
+        near = difflib.get_close_matches(key, NAMES, 1)
+        mend = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(NAMES)}, or a function mod:fn"
+        raise InputError(f"budget {key}: no such measure; {mend}")
+    bound, relative = _number(key, value)
+    if relative and key not in OF_METRIC:
+        raise InputError(f"budget {key}={value}: a percentage is of the user's metric only; write {bound:g}")
+    if key == "argmax_flip" and bound >= 1:
+        raise InputError(f"budget argmax_flip={bound:g}: is a share of rows; expected a number between 0 and 1")
+    return Limit(key, bound, relative=relative)
+
+
+def _number(name: str, value: Any) -> tuple[float, bool]:
+    """A positive finite number, and whether it was a percentage."""
+    text = value.strip() if isinstance(value, str) else value
+    relative = isinstance(text, str) and text.endswith("%")
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        bound = float(text[:-1]) / 100 if relative else float(text)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"budget {name}={value}: is no number; expected {_EXAMPLE}") from error
+    if not math.isfinite(bound):
+        raise InputError(f"budget {name}={value}: expected a finite number; {_EXAMPLE}")
+    if bound <= 0:
+        what = "nothing that is rounded meets it" if bound == 0 else "no error is below zero"
+        raise InputError(f"budget {name}={value}: {what}; expected a number above zero, {_EXAMPLE}")
+    return bound, relative
