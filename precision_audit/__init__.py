@@ -17,14 +17,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from precision_audit import pictures, report
     from precision_audit.analyse.histogram import shares
+    from precision_audit.applying import apply, module_filter_fn
     from precision_audit.linting import lint
     from precision_audit.master_weights import MasterWeights
     from precision_audit.pipeline import Conversion, audit, convert
     from precision_audit.policy import load as load_policy
-    from precision_audit.records import InputError, Lint, Report
+    from precision_audit.records import Applied, InputError, Lint, Report
     from precision_audit.saving import load, save
 
 _HOME = {
+    "apply": ("applying", "apply"),
+    "module_filter_fn": ("applying", "module_filter_fn"),
+    "Applied": ("records", "Applied"),
     "audit": ("pipeline", "audit"),
     "convert": ("pipeline", "convert"),
     "Conversion": ("pipeline", "Conversion"),
@@ -42,16 +46,19 @@ _HOME = {
 }
 
 __all__ = [
+    "Applied",
     "Conversion",
     "InputError",
     "Lint",
     "MasterWeights",
     "Report",
+    "apply",
     "audit",
     "convert",
     "lint",
     "load",
     "load_policy",
+    "module_filter_fn",
     "pictures",
     "report",
     "save",

@@ -1,7 +1,7 @@
 """The devices that costs are computed for: one row each.
 
 `DEVICES[name]` holds dense peaks in FLOP/s (fp32 accumulation, boost clock, no 2:4 sparsity), memory bandwidth in
-byte/s and the seconds one kernel launch takes. A format without a peak has no matrix unit on that device; `cost` 
+byte/s and the seconds one kernel launch takes. A format without a peak has no matrix unit on that device; `cost`
 then takes the fp32 peak, since such a format is converted and computed in fp32. Never asks the machine it runs on.
 
 Sources of the GPU rows are the vendors' datasheets; where a datasheet prints the figure with 2:4 sparsity, half of it.
