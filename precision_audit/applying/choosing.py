@@ -25,13 +25,14 @@ class Choice:
     stored: tuple[Fold, ...]
     hooked: tuple[Hooked, ...]
     runs: Mapping[str, str]
+    planned: Mapping[str, str]  # with ops that move values in the format that they are read in
     reasons: Mapping[str, str]
 
 
 def choices(graph: Graph | None, plan: Plan, names: Names) -> Iterator[Choice]:
     """The choices, made when asked for."""
     if graph is None or plan.high == plan.low:
-        yield Choice((), (), {}, {})
+        yield Choice((), (), {}, {}, {})
         return
     reads = reads_of(graph, plan)
     found = layout(reads, _storable(reads, names))
@@ -50,7 +51,9 @@ def _choice(reads: Reads, found: Layout, settled: Flow) -> Choice:
     }
     if settled.raised:
         hooked[""] = Hooked("", "", reads.plan.high)
-    return Choice(found.stored, tuple(hooked[path] for path in sorted(hooked)), settled.runs, found.reasons)
+    return Choice(
+        found.stored, tuple(hooked[path] for path in sorted(hooked)), settled.runs, reads.formats, found.reasons
+    )
 
 
 def _storable(reads: Reads, names: Names) -> Iterator[str]:

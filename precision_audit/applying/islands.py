@@ -97,7 +97,7 @@ class _Tree:
             found = self._natural(path, lost)
             if isinstance(found, Island):
                 return [found]
-            self.reasons[path] = found
+            self.reasons.setdefault(path, found)  # the first: later ones follow from it
         return [island for child in self._children[path] for island in self.largest(child, lost)]
 
     def _natural(self, path: str, lost: set[str]) -> Island | str:
@@ -146,7 +146,9 @@ class _Tree:
         found = read | {format_ for op in own for format_ in self._followed(op)}
         if len(found) > 1 or not found <= {self._reads.plan.high, self._reads.plan.low}:
             return None
-        return next(iter(found), "")
+        takes = next(iter(found), "")
+        finer = {self._reads.read(each.value, each.op.key) for each in entering if each.need == "any"}
+        return None if takes == self._reads.plan.low and self._reads.plan.high in finer else takes
 
     def _followed(self, op: Op) -> set[str]:
         """Planned formats of what the op makes in the example's format."""

@@ -24,16 +24,22 @@ def left_of_inference(choice: Choice, graph: Graph | None, plan: Plan, said: str
         return
     planned = dict(plan.formats)
     differing = [
-        op for op in graph.ops if op.key in choice.runs and planned.get(op.key, "") not in ("", choice.runs[op.key])
+        op
+        for op in graph.ops
+        if op.key in choice.runs
+        and planned.get(op.key)
+        and choice.runs[op.key] not in (planned[op.key], choice.planned[op.key])
     ]
-    for (module, wanted, runs), group in _grouped(differing, planned, choice.runs).items():
+    for (wanted, runs), modules in _alike(differing, choice.planned, choice.runs):
+        module, group = next(iter(modules.items()))
         why = choice.reasons.get(module) or choice.reasons.get("", "")
         where = f"{module}.forward" if module else "the model's forward"
-        reason = f"written in {where} and its operands arrive in {runs}" + (f"; {why}" if why else "")
+        more = f" (and likewise in {len(modules) - 1} more)" if len(modules) > 1 else ""
+        reason = f"written in {where}{more}, where its operands arrive in {runs}" + (f"; {why}" if why else "")
         if said:
             reason += f"; with more hooks the model raised {said}"
         yield NotExpressed(
-            tuple(op.key for op in group),
+            tuple(op.key for each in modules.values() for op in each),
             wanted,
             runs,
             _sources(group),
@@ -95,13 +101,19 @@ def _policy(key: str, op: Op | None, device: str) -> str:
     return row.autocast("cuda" if device == "cuda" else "cpu", overload) if row else ""
 
 
-def _grouped(
+def _alike(
     found: list[Op], planned: Mapping[str, str], runs: Mapping[str, str]
-) -> dict[tuple[str, str, str], list[Op]]:
-    groups: dict[tuple[str, str, str], list[Op]] = {}
+) -> Iterator[tuple[tuple[str, str], dict[str, list[Op]]]]:
+    """Ops by planned and present format and by module; modules of one type that differ in the same lines together."""
+    by_module: dict[tuple[str, str, str], list[Op]] = {}
     for op in found:
-        groups.setdefault((op.module, planned[op.key], runs[op.key]), []).append(op)
-    return groups
+        by_module.setdefault((op.module, planned[op.key], runs[op.key]), []).append(op)
+    layers: dict[tuple[object, ...], dict[str, list[Op]]] = {}
+    for (module, wanted, has), group in by_module.items():
+        sort = (wanted, has, group[0].module_type, tuple(op.op for op in group), _sources(group))
+        layers.setdefault(sort, {})[module] = group
+    for (to, runs_in, *_), modules in layers.items():
+        yield (str(to), str(runs_in)), modules
 
 
 def _sources(group: list[Op]) -> tuple[Source, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from precision_audit import ops
 from precision_audit.formats import is_float
 from precision_audit.plan.reading import needs
 from precision_audit.records import Graph, Op, Plan, Tensor
@@ -76,8 +77,34 @@ def reads_of(graph: Graph, plan: Plan) -> Reads:
             readers.setdefault(each.value, []).append(each)
     given = {(each.value, key): each.to for each in plan.casts for key in each.consumers}
     given |= {(each.value, key): each.to for each in plan.folds if each.copy for key in each.consumers}
+    formats = dict(plan.formats)
     kept = {value: tuple(each) for value, each in readers.items()}
-    return Reads(graph, plan, tensors, makers, {op.key: op for op in graph.ops}, of_op, kept, dict(plan.formats), given)
+    made = Reads(graph, plan, tensors, makers, {op.key: op for op in graph.ops}, of_op, kept, formats, given)
+    for op in reversed(graph.ops):
+        _cast_earlier(op, made, plan, formats, given)
+    return made
+
+
+def _cast_earlier(op: Op, reads: Reads, plan: Plan, formats: dict[str, str], given: dict[tuple[str, str], str]) -> None:
+    """An op that only moves values and is read low alone runs low as well: rounding first and moving then gives the
+    same numbers, and the cast comes to where the values enter."""
+    known = ops.row(op.op)
+    operands = reads.of_op[op.key]
+    if known is None or known.arithmetic != "none" or op.fixed or op.follows or op.mutates or op.region:
+        return
+    if formats.get(op.key) != plan.high or len(operands) != 1 or reads.is_state(operands[0].value):
+        return
+    values = floats(reads, op)
+    users = [(value, read.op.key) for value in values for read in reads.readers.get(value, ())]
+    shared = {value for members in reads.graph.aliases for value in members}
+    if not users or not shared.isdisjoint(values) or not set(values).isdisjoint(reads.graph.outputs):
+        return
+    if all(given.get(user) == plan.low for user in users):
+        formats[op.key] = plan.low
+        for user in users:
+            del given[user]
+        if reads.made(operands[0].value) != plan.low:
+            given[operands[0].value, op.key] = plan.low
 
 
 def floats(reads: Reads, op: Op) -> list[str]:

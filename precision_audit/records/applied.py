@@ -41,7 +41,8 @@ class NotExpressed:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The record of one `apply`. What is in none of its lists runs as the plan has it."""
+    """The record of one `apply`. What `not_expressed` does not name runs as the plan has it, or gives the same numbers:
+    values may be rounded before an op that only moves them instead of after it."""
 
     policy: str
     mode: Mode
