@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from precision_audit import ops
 from precision_audit.applying.islands import Island, Layout, beyond
-from precision_audit.applying.reads import Reads, floats
+from precision_audit.applying.reads import STATE, Reads, floats
 from precision_audit.plan.promotion import promoted, promotes, writes_in_place
 from precision_audit.plan.reading import promoting_operands
 from precision_audit.records import Op
@@ -78,7 +78,7 @@ class _Run:
                 self._formats[value] = stored.get(value, reads.tensors[value].format)
             if op.key in layout.of_op:
                 self._leave(op)
-            elif op.operands:
+            elif op.kind not in (*STATE, "input"):
                 self._loose(op)
         self._outputs()
 

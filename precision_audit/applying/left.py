@@ -87,7 +87,12 @@ def left_of_training(model: nn.Module, plan: Plan, graph: Graph | None) -> tuple
         )
         if keys
     ]  # fmt: skip
-    return left, (f"train under {region}; parameters, optimizer and state dict stay as they are",)
+    half = sorted({swap.recipe for swap in plan.swaps if swap.recipe.endswith("_gw_hp")}) if device == "cpu" else []
+    on_cpu = [f"torchao's {name} asks for CUDA's autocast only: on a CPU run it without the region" for name in half]
+    return left, (
+        *on_cpu,
+        f"train under {region}; parameters, optimizer and state dict stay as they are",
+    )
 
 
 _TORCH = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
