@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import precision_audit as pa
 from precision_audit.backends.torchao_float8 import is_swapped
-from tests.applying.small import Net, converted, rows, seeded
+from tests.applying.small import Holder, Net, converted, rows, seeded
 
 FP8 = "fp8-training-hopper"
 
@@ -100,18 +100,32 @@ def test_hooks_of_the_users_run_as_before() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [FP8, "bf16-inference"])
-def test_compiled(policy: str) -> None:
+def test_compiled() -> None:
+    """One graph, hooks and all, by inductor where there is a compiler for it."""
     compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
-    model, _ = applied(policy)
+    model, _ = applied("bf16-inference")
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="inductor" if compiler else "aot_eager", fullgraph=policy != FP8)
-    found, wanted = compiled(rows()), model(rows())
+    with torch.no_grad():
+        found = torch.compile(model, backend="inductor" if compiler else "aot_eager", fullgraph=True)(rows())
+        wanted = model(rows())
     assert found.dtype == wanted.dtype == torch.float32
-    assert float((found - wanted).norm() / wanted.norm().detach()) < 5e-2
-    if policy == FP8:
-        compiled(rows()).sum().backward()
-        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert float((found - wanted).norm() / wanted.norm()) < 2e-2  # inductor keeps fp32 between fused ops
+
+
+@pytest.mark.slow
+def test_compiled_in_training() -> None:
+    """Emulated fp8 is a long graph of casts, whose C++ takes minutes: traced and differentiated here."""
+    model = seeded(Holder)
+    pa.apply(model, converted(seeded(Holder), FP8))
+    torch._dynamo.reset()
+    found = torch.compile(model, backend="aot_eager")(rows())
+    found.square().sum().backward()
+    compiled = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    model(rows()).square().sum().backward()
+    assert compiled.keys() == {name for name, _ in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(compiled[name], parameter.grad, rtol=1e-2, atol=1e-2), name
 
 
 class LoRA(nn.Module):
