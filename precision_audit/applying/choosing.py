@@ -50,7 +50,7 @@ def _choice(reads: Reads, found: Layout, settled: Flow) -> Choice:
         if island.takes or settled.gives[island.module]
     }
     if settled.raised:
-        hooked[""] = Hooked("", "", reads.plan.high)
+        hooked[""] = Hooked("", hooked[""].takes if "" in hooked else "", reads.plan.high)
     return Choice(
         found.stored, tuple(hooked[path] for path in sorted(hooked)), settled.runs, reads.formats, found.reasons
     )

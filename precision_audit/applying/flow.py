@@ -94,6 +94,9 @@ class _Run:
         formats = {self._formats[value] for value in matched}
         low = [value for value in matched if self._is_low(value)]
         made = ""
+        if not promotes(op):  # a cast of the plan's that no hook makes; promotion makes it by itself
+            read = [each.value for each in self._reads.of_op[op.key] if self._is_low(each.value)]
+            self._blame([value for value in read if self._reads.given.get((value, op.key)) == self._high])
         if op.follows or op.op in ops.LIKE:
             self._blame([*low, *self._beside(op)])
         elif op.region or (op.fixed and not op.fixed.startswith(("explicit", "integer"))):

@@ -121,6 +121,8 @@ class _Tree:
                     return f"the plan casts {read.value} for {op.key}, between two ops of one module"
         if not any(floats(self._reads, op) for op in inside):
             return "it makes no floats"
+        if why := self._gives_back(path, inside, keys):
+            return why
         takes = self._takes(path, inside, entering)
         if takes is None:
             return "its inputs are read in several formats"
@@ -128,6 +130,19 @@ class _Tree:
             if op.follows and not self._follows_so(op, path, keys, takes):
                 return f"{op.key} takes its format from a tensor that has another one than planned for it"
         return Island(path, takes, tuple(sorted(keys)))
+
+    def _gives_back(self, path: str, inside: list[Op], keys: set[str]) -> str:
+        """What a hook would cast at the end and must not: an input, which would be rounded by then; a tensor that the
+        user's own code made low."""
+        outputs = self._reads.graph.outputs
+        makers = [self._reads.makers[value] for value in outputs if value in self._reads.makers]
+        if not path and any(maker.kind == "input" for maker in makers):
+            return "it gives back an input of its own"
+        for value in (value for op in inside for value in floats(self._reads, op)):
+            leaves = value in outputs or any(r.op.key not in keys for r in self._reads.readers.get(value, ()))
+            if leaves and self._reads.tensors[value].format == self._reads.plan.low:
+                return f"{value} is {self._reads.plan.low} by the user's own cast"
+        return ""
 
     def _writes_outside(self, op: Op, keys: set[str]) -> str:
         """A hook's cast is a copy: what is written to it does not reach the caller's tensor."""
