@@ -17,16 +17,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from precision_audit import pictures, report
     from precision_audit.analyse.histogram import shares
+    from precision_audit.applying import apply, module_filter_fn
     from precision_audit.backends.transformer_engine.code import te_code
     from precision_audit.linting import lint
     from precision_audit.master_weights import MasterWeights
     from precision_audit.pipeline import Conversion, audit, convert
     from precision_audit.policy import load as load_policy
-    from precision_audit.records import InputError, Lint, Report
+    from precision_audit.records import Applied, InputError, Lint, Report
     from precision_audit.saving import load, save
     from precision_audit.searching import Found, search
 
 _HOME = {
+    "apply": ("applying", "apply"),
+    "module_filter_fn": ("applying", "module_filter_fn"),
+    "Applied": ("records", "Applied"),
     "audit": ("pipeline", "audit"),
     "convert": ("pipeline", "convert"),
     "Conversion": ("pipeline", "Conversion"),
@@ -47,17 +51,20 @@ _HOME = {
 }
 
 __all__ = [
+    "Applied",
     "Conversion",
     "Found",
     "InputError",
     "Lint",
     "MasterWeights",
     "Report",
+    "apply",
     "audit",
     "convert",
     "lint",
     "load",
     "load_policy",
+    "module_filter_fn",
     "pictures",
     "report",
     "save",

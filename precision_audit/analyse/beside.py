@@ -178,7 +178,7 @@ class _Lockstep:
 
     def _alternatives(self, key: str, high: fx.Node, low: fx.Node) -> None:
         """The product of a linear under every quantisation that a search may choose, on the same rounded input."""
-        from precision_audit.searching.others import product
+        from precision_audit.quantise import product
 
         assert self._deltas is not None
         schemes = self._deltas.schemes.get(key, ())

@@ -12,6 +12,7 @@ the state dict. Keys of computed ops contain a slash, the others never do.
 
 from __future__ import annotations
 
+from precision_audit.records.applied import Applied, Hooked, NotExpressed, Stored
 from precision_audit.records.cost import Cost, Layer, Memory, ModuleCost, OpCost, Padding
 from precision_audit.records.facts import NO_FACTS, Facts
 from precision_audit.records.findings import Evidence, Finding, Suppression
@@ -42,6 +43,7 @@ __all__ = [
     "NO_FACTS",
     "SEVERITIES",
     "Accumulated",
+    "Applied",
     "Backward",
     "Basis",
     "Beside",
@@ -59,6 +61,7 @@ __all__ = [
     "Fold",
     "Graph",
     "Hardware",
+    "Hooked",
     "Inner",
     "InputError",
     "Layer",
@@ -68,6 +71,7 @@ __all__ = [
     "Meta",
     "Mode",
     "ModuleCost",
+    "NotExpressed",
     "Op",
     "OpCost",
     "Operand",
@@ -95,6 +99,7 @@ __all__ = [
     "Source",
     "Step",
     "Steps",
+    "Stored",
     "Suppression",
     "Swap",
     "Tensor",

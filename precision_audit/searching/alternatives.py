@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from precision_audit import backends
 from precision_audit.backends._linear import Linear, describe
 from precision_audit.divisible import divisible
+from precision_audit.hardware.recipes import lacking
 from precision_audit.policy.match import Matcher
 from precision_audit.recipes import RECIPES, Recipe
 from precision_audit.records import Graph, Hardware, Op, Policy, Refusal, Swap
-from precision_audit.searching import others
 
 BUILDABLE = ("torchao",)  # backends whose modules run here, emulated where the device is another
 _HEADS = 32  # outputs from which a narrower product can be heads of an attention (grouped queries), not a router's
@@ -75,7 +75,7 @@ def scheme_of(swap: Swap) -> str:
 def _usable(row: Recipe, graph: Graph, hardware: Hardware, built_only: bool) -> bool:
     if graph.mode not in row.modes or not row.activations or (built_only and row.backend not in BUILDABLE):
         return False
-    return not others.lacking(row, hardware)
+    return not lacking(row, hardware)
 
 
 def _by_scheme(op: Op, graph: Graph, hardware: Hardware, rows: list[Recipe]) -> Iterator[Swap]:

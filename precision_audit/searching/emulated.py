@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from precision_audit import backends
+from precision_audit.quantise import product
 from precision_audit.records import Swap
-from precision_audit.searching import others
 from precision_audit.searching.alternatives import BUILDABLE, scheme_of
 
 
@@ -27,7 +27,7 @@ class EmulatedLinear(nn.Module):
         self.weight, self.bias = weight, bias  # parameters, registered as such
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return others.product(x, self.weight, self.bias, self.scheme).to(x.dtype)
+        return product(x, self.weight, self.bias, self.scheme).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[1]}, {self.weight.shape[0]}, scheme={self.scheme}, emulated"

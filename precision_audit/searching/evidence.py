@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from precision_audit import pipeline
+from precision_audit import pipeline, recipes
 from precision_audit.analyse import analyse
 from precision_audit.analyse.deltas import swap_source
 from precision_audit.capture import Captured, private_copy
 from precision_audit.capture.accepts import check_model
 from precision_audit.capture.origins import has_weights
 from precision_audit.capturing import captures as captures_of
+from precision_audit.cost import swapped
 from precision_audit.decide import Decided
 from precision_audit.loader.checkpoint import check_parameters
 from precision_audit.loader.sample_inputs import check_call
@@ -32,7 +33,7 @@ from precision_audit.planning import judged
 from precision_audit.records import Facts, Graph, Hardware, InputError, Mode, Policy, Share, Swap
 from precision_audit.report.provenance import started_digest
 from precision_audit.rewrite import unchanged
-from precision_audit.searching import others, running, space
+from precision_audit.searching import running, space
 from precision_audit.searching.alternatives import alternatives, scheme_of, together
 from precision_audit.suppressions import read as read_suppressions
 from precision_audit.verify.comparing import eager
@@ -136,7 +137,7 @@ def _base(
     graph, freed = captured.graph, space.freed(policy)
     swaps = alternatives(graph, policy, hardware, built_only)
     schemes = {key: tuple(scheme_of(swap) for swap in offered) for key, offered in swaps.items()}
-    facts = analyse(captured, freed, hardware, batches, None, loss, schemes)
+    facts = analyse(captured, freed, hardware, batches, None, loss, quantise=False, schemes=schemes)
     decided = judged(graph, freed, hardware, facts)
     decided = replace(decided, findings=tuple(each for each in decided.findings if each.rule != space.WEIGHED))
     free = tuple(each.op for each in decided.decisions if not each.chosen)
@@ -164,8 +165,8 @@ def _choices(
         fitting = [swap for swap in listed if key in free and swap_source(key, scheme_of(swap)) in known]
         inputs = [tensors[operand.value] for operand in by_key[key].operands if operand.value in tensors]
         for swap in fitting:
-            row = others.row_of(swap)
-            seconds[key, swap.recipe] = others.seconds(by_key[key], inputs, row, policy.low, hardware, graph.mode)
+            row = recipes.recipe(swap.backend, swap.recipe)
+            seconds[key, swap.recipe] = swapped.seconds(by_key[key], inputs, row, policy.low, hardware, graph.mode)
             shares[key, swap.recipe] = max(known[swap_source(key, row.scheme)], 0.0)
         if fitting:
             offered[key] = tuple(fitting)

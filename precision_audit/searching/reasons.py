@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from precision_audit import recipes
 from precision_audit.formats import is_float
 from precision_audit.plan import settle
 from precision_audit.plan.choosing import LOW
 from precision_audit.records import Decision, Op, Place, Plan, Swap
-from precision_audit.searching import others
 from precision_audit.searching.evidence import Base, Evidence
 from precision_audit.searching.frontier import Planner, Solved
 from precision_audit.searching.solving import Solution, planner
@@ -52,7 +52,7 @@ def swapped(evidence: Evidence, solution: Solution) -> tuple[Place, ...]:
     ops = {op.key: op for op in evidence.graph.ops}
     found = []
     for swap in plan.swaps:
-        row = others.row_of(swap)
+        row = recipes.recipe(swap.backend, swap.recipe)
         error = math.sqrt(base.choices.shares.get((swap.op, swap.recipe), 0.0))
         why = f"{swap.kind} for nn.Linear, K={swap.k} N={swap.n} M={swap.m}"
         seconds = base.choices.seconds.get((swap.op, swap.recipe), 0.0)
@@ -65,9 +65,9 @@ def _settled(
     decision: Decision, base: Base, plan: Plan, swapped: Mapping[str, Swap], why: Mapping[str, str]
 ) -> Decision:
     if decision.op in swapped:
-        row = others.row_of(swapped[decision.op])
-        reason = f"search: swapped by {row.backend}, within the budget"
-        return replace(decision, chosen=f"{row.peak or plan.low} {row.name}", reason=reason)
+        swap = swapped[decision.op]
+        runs = f"{recipes.arithmetic(swap.backend, swap.recipe)} {swap.recipe}"
+        return replace(decision, chosen=runs, reason=f"search: swapped by {swap.backend}, within the budget")
     if decision.op in base.free:
         return replace(decision, reason=f"search: {why.get(decision.op) or f'{decision.chosen} is within the budget'}")
     return decision
