@@ -220,7 +220,7 @@ def test_a_refused_linear_runs_in_the_low_format_and_says_why() -> None:
 def test_backends_and_devices_that_cannot() -> None:
     missing = _decide(ELIGIBLE.replace(", RECIPE", ""), linear())
     assert missing.refusals[0].reason == "backend torchao is not installed"
-    old = Hardware("old", "", "7.0", (("fp16", 1.0),), 1.0, 0.0, "", "cuda")
+    old = Hardware("old", "", "7.0", (("fp32", 1.0), ("fp16", 1.0)), 1.0, 0.0, "", "cuda")
     refused = _decide(ELIGIBLE.replace(", RECIPE", ""), linear(), backend=FakeBackend(), hardware=old)
     reason = "fp8 rowwise needs compute capability 8.9 (Ada) or later; old (Volta) is 7.0"
     assert [refusal.reason for refusal in refused.refusals] == [reason]
