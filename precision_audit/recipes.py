@@ -34,6 +34,7 @@ class Recipe:
     beyond: str = ""  # what stands against it from `below` on
     only: tuple[str, ...] = ()  # the only capabilities, where not a range
     rocm: tuple[str, ...] = ()  # AMD architectures that have it
+    cpu: bool = False  # the library multiplies so on a CPU too
     asks: tuple[tuple[str, str], ...] = ()  # what must be known beside, by the capability it holds of; "" for all
     stored: bool = False  # weights are kept quantised (inference), not quantised in every step
     activations: bool = True  # the input is quantised too; false for weights only
@@ -80,13 +81,13 @@ _ROWS = (
     # whole blocks, and 32 of two values in a byte. int8's sizes and its capability are those of cuBLAS: where they do
     # not fit, torchao quietly multiplies on the CPU.
     Recipe("torchao_quantize", "float8dq-row", "fp8_rowwise", "fp8", _FORWARD, (16, 16, 1), (16, 16, 1), _INFERENCE,
-           minimum="8.9", below="12.0", rocm=_AMD[:2], stored=True, source=f"{_QUANTIZE}; pytorch issue 192707"),
+           minimum="8.9", below="12.0", beyond=_NO_ROWWISE, rocm=_AMD[:2], stored=True, source=_QUANTIZE),
     Recipe("torchao_quantize", "float8dq-tensor", "fp8_tensorwise", "fp8", _FORWARD, (16, 16, 1), (16, 16, 1),
            _INFERENCE, minimum="8.9", rocm=_AMD[:2], stored=True, source=_QUANTIZE),
     Recipe("torchao_quantize", "float8wo", "fp8_rowwise", "", _FORWARD, (1, 1, 1), (1, 1, 1), _INFERENCE,
            stored=True, activations=False, source=_QUANTIZE),
     Recipe("torchao_quantize", "int8dq", "int8", "int8", _FORWARD, (8, 8, 1), (8, 8, 1), _INFERENCE,
-           minimum="7.5", stored=True, source=f"{_QUANTIZE}; torchao/kernel/intmm.py"),
+           minimum="7.5", cpu=True, stored=True, source=f"{_QUANTIZE}; torchao/kernel/intmm.py"),
     Recipe("torchao_quantize", "int8wo", "int8", "", _FORWARD, (1, 1, 1), (1, 1, 1), _INFERENCE,
            stored=True, activations=False, source=_QUANTIZE),
     Recipe("torchao_quantize", "mxfp8", "mxfp8_e4m3", "mxfp8", _FORWARD, (32, 16, 1), (32, 16, 1), _INFERENCE,

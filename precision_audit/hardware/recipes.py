@@ -21,6 +21,8 @@ _GENERATIONS = {"7.0": "Volta", "7.5": "Turing", "8.0": "Ampere", "8.9": "Ada", 
 
 def lacking(recipe: Recipe, hardware: Hardware) -> str:
     """Why the device cannot run the recipe, or ""."""
+    if hardware.kernels == "cpu" and recipe.cpu:
+        return ""
     version = _version(hardware.capability)
     if hardware.capability.startswith("gfx"):
         return _lacking_on_amd(recipe, hardware)

@@ -134,7 +134,8 @@ def test_what_is_offered_is_swapped_trains_and_fits_cuda(everything: Any) -> Non
     converted = rewrite({"training": everything}, {"training": plan}, signature=inspect.signature(model.forward))
     tokens = torch.arange(32).reshape(2, 16)
     assert isinstance(converted, Converted)
-    assert sorted(name for name, each in converted.named_modules() if is_swapped(each)) == sorted(
+    named = converted.named_modules(remove_duplicate=False)  # one linear may have two names
+    assert sorted(name for name, each in named if is_swapped(each)) == sorted(
         name for name, expected in EXPECTED.items() if isinstance(expected, tuple)
     )
     assert set(converted.state_dict()) == set(model.state_dict())

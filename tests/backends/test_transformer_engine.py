@@ -71,7 +71,7 @@ def test_a_recipe_that_the_device_lacks_is_refused_by_name(name: str, recipe: st
     except InputError:
         pytest.skip(f"no {name} in the table")
     reason = lacking(recipes.recipe("transformer_engine", recipe), hardware)
-    assert recipe in reason and hardware.title in reason
+    assert recipe in reason and name in reason
 
 
 def test_the_recipe_of_a_device_is_the_librarys_default() -> None:
@@ -161,7 +161,7 @@ def test_recipes_that_one_step_cannot_show_are_not_enough_evidence() -> None:
 def test_fuse_and_pins_keep_ops_outside() -> None:
     def kinds(rule: str = "", fuse: str = "mlp") -> list[str]:
         text = (
-            f"name: te\nextends: bf16-training\ndevice: h100\nrules:\n{rule}"
+            f"name: te\nextends: bf16-training\ndevice: h100\nhazards: {{PA410: off}}\nrules:\n{rule}"
             f"  - {{name: l, op: linear, class: fp8-eligible, backend: transformer_engine, fuse: {fuse}}}\n"
         )
         made = policy.parse(text)

@@ -172,7 +172,8 @@ def test_what_must_be_known_beside(name: str, on: str, said: tuple[str, ...]) ->
 
 
 def test_what_exists_where() -> None:
-    assert existing(device("v100")) == () == existing(device("cpu-amx"))
+    assert [row.name for row in existing(device("v100"))] == ["float8wo", "int8wo"]  # stored so, multiplied in fp16
+    assert [row.name for row in existing(device("cpu-amx"))] == ["float8wo", "int8dq", "int8wo"]
     assert [row.name for row in existing(device("rtx5090"), "torchao")] == ["tensorwise"]
     assert devices(recipe("transformer_engine", "NVFP4BlockScaling")) == ("b200", "gb200", "b300")
 
