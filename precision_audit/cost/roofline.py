@@ -85,7 +85,7 @@ def product_seconds(
         return product.flops / reached
     peak = peak_of(hardware, compute or format_)
     share = share_of_peak(product, stored or bytes_of(format_), hardware)
-    converting = _conversion(product, format_, hardware)
+    converting = _conversion(product, format_, hardware, stored)
     return max(product.flops / (peak * share), moved / bandwidth_of(hardware)) + converting
 
 
@@ -160,7 +160,7 @@ def _cast_once(tensor: Tensor, source: str, target: str, hardware: Hardware) -> 
     return _launched(moved / reached, hardware)
 
 
-def _conversion(product: Product, format_: str, hardware: Hardware) -> float:
+def _conversion(product: Product, format_: str, hardware: Hardware, stored: float) -> float:
     """Seconds of widening both factors to fp32 and narrowing the result, where a format is computed so."""
     family = format_.partition("_")[0]
     peaks, units = dict(hardware.peaks), dict(hardware.units)
@@ -168,4 +168,5 @@ def _conversion(product: Product, format_: str, hardware: Hardware) -> float:
     if unit != "emulated":
         return 0.0
     m, n, k, batch, _ = product
-    return batch * (m * k + k * n + m * n) * (bytes_of(format_) + bytes_of("fp32")) / bandwidth_of(hardware)
+    held = stored or bytes_of(format_)
+    return batch * (m * k + k * n + m * n) * (held + bytes_of("fp32")) / bandwidth_of(hardware)

@@ -84,6 +84,7 @@ def good() -> Example:
 _POLICY = """name: mine
 extends: bf16-training
 mode: training
+device: h100
 rules:
   - {name: linears, op: linear, class: fp8-eligible, backend: torchao, recipe: tensorwise}
 """

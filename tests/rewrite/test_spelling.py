@@ -43,7 +43,7 @@ def test_the_state_dict_keeps_the_users_names(policy: str, share: bool) -> None:
     names, parameters = list(model.state_dict()), [name for name, _ in model.named_parameters()]
     before = copy.deepcopy(model.state_dict())
     result = pa.convert(model, (X,), policy=policy, share_parameters=share)
-    assert result.report.verdict == "READY"
+    assert result.report.verdict.startswith("READY")  # fp8 gains nothing at this size (PA403)
     assert set(result.module.state_dict()) == set(names)
     assert [name for name, _ in result.module.named_parameters()] == parameters
     if not share:

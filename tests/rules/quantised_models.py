@@ -15,6 +15,7 @@ from torch import Tensor, nn
 _TRAINING = """name: mine
 extends: bf16-training
 mode: training
+device: h100
 tolerances: {{relative_l2: 1.0e-1, gradient_relative_l2: 5.0e-1}}
 rules:
   - {{name: linears, op: linear, class: fp8-eligible, backend: torchao, recipe: {recipe}}}

@@ -216,7 +216,7 @@ def test_symbolic_batch_under_each_recipe() -> None:
     assert told[0].message.startswith("head: backward needs B % 16 == 0, last batch included")
     assert "drop_last=True" in told[0].remedy and "rowwise_with_gw_hp" in told[0].remedy
     without = "  - {name: it, op: linear, class: fp8-eligible, recipe: rowwise_with_gw_hp}\n"
-    text = "name: mine\nextends: bf16-training\ndevice: h100\nrules:\n" + without
+    text = "name: mine\nextends: bf16-training\ndevice: h100\nhazards: {PA410: off}\nrules:\n" + without
     decided = _run(Mlp(), X, text, batch)
     # what remains is that layers of 32 x 32 gain nothing
     assert len(decided.swaps) == 14 and {finding.rule for finding in decided.findings} == {"PA403", "PA417"}
