@@ -54,8 +54,9 @@ def _of_the_model(context: Context, slower: list[tuple[Swap, Worth]], swaps: int
     """Of the policy's first rule that swaps: the model as a whole has no line."""
     rule = next(each for each in context.policy.rules if each.classification == "fp8-eligible")
     lost = sum(verdict.seconds - verdict.seconds_low for _, verdict in slower)
+    are, on = "swaps are" if swaps > 1 else "swap is", context.hardware.name
     message = (
-        f"{len(slower)} of {swaps} {'swaps are' if swaps > 1 else 'swap is'} predicted to gain nothing on {context.hardware.name} at the example's "
+        f"{len(slower)} of {swaps} {are} predicted to gain nothing on {on} at the example's "
         f"sizes ({lost * 1e6:+.3g} µs together against {context.policy.low})"
     )
     made = found_in_policy(
