@@ -19,7 +19,8 @@ from precision_audit.searching import reasons
 from precision_audit.searching.alternatives import BUILDABLE
 from precision_audit.searching.budgets import OF_METRIC
 from precision_audit.searching.evidence import Evidence
-from precision_audit.searching.frontier import Planner, Solved, lower_hull
+from precision_audit.searching.frontier import Planner, Solved
+from precision_audit.searching.hull import lower_hull
 from precision_audit.searching.solving import RUNS, Solution
 from precision_audit.verify.measures import is_discrete, measure
 
