@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
+from precision_audit.cost import cost
+from precision_audit.cost.layers import layers
 from precision_audit.planning import Planned, judged_plan
 from precision_audit.records import Bound, Comparison, Outcome, Plan, Point, Policy, Report, Search, Verification
 from precision_audit.report.assemble import assemble, provenance_of
@@ -40,7 +42,9 @@ def report(evidence: Evidence, solution: Solution) -> Report:
     meta = replace(meta, weights_digest=evidence.weights_digest, emulated=emulated)
     found = assemble(evidence.graph, made, verification, policy, meta, said, evidence.hardware.kernels)
     search = _search(evidence, solution, emulated)
-    return replace(found, facts=base.facts, search=search, next_steps=_next(found, search, said))
+    linears = layers(evidence.graph, plan, policy, evidence.hardware)
+    spent = cost(evidence.graph, plan, policy, evidence.hardware, base.facts, linears)
+    return replace(found, facts=base.facts, cost=spent, search=search, next_steps=_next(found, search, said))
 
 
 def _search(evidence: Evidence, solution: Solution, emulated: tuple[str, ...]) -> Search:
