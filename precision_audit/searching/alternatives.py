@@ -69,6 +69,14 @@ def together(graph: Graph) -> tuple[tuple[str, ...], ...]:
     return _joined(groups, {op.key: i for i, op in enumerate(graph.ops)})
 
 
+def lacks(policy: Policy, hardware: Hardware) -> Iterator[str]:
+    """Rules that name a recipe which the device has not, with the reason."""
+    for rule in policy.rules:
+        row = RECIPES.get((rule.backend, rule.recipe)) if rule.classification == "fp8-eligible" else None
+        if row is not None and (why := lacking(row, hardware)):
+            yield f"{rule.origin} {rule.name}: {why}"
+
+
 def scheme_of(swap: Swap) -> str:
     """How a swap quantises."""
     return RECIPES[swap.backend, swap.recipe].scheme

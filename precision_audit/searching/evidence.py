@@ -35,7 +35,7 @@ from precision_audit.records import Facts, Graph, Hardware, InputError, Mode, Po
 from precision_audit.report.provenance import started_digest
 from precision_audit.rewrite import unchanged
 from precision_audit.searching import running, space
-from precision_audit.searching.alternatives import alternatives, scheme_of, together
+from precision_audit.searching.alternatives import alternatives, lacks, scheme_of, together
 from precision_audit.suppressions import read as read_suppressions
 from precision_audit.verify.comparing import eager
 from precision_audit.verify.runs import Batch
@@ -72,6 +72,7 @@ class Evidence:
     weights_digest: str
     said: Mapping[str, str]
     notes: tuple[str, ...]
+    lacking: tuple[str, ...] = ()  # recipes that the policy names and the device has not, each with the reason
     passes: int = 1
     known: dict[tuple[str, str], Any] = field(default_factory=dict)  # planners, by base: see `frontier`
 
@@ -126,6 +127,7 @@ def gather(request: pipeline.Request, policies: Sequence[Policy], built_only: bo
     evidence = Evidence(
         original, kept, hardware, device_from, reference, tuple(bases), signature, found.missing, against, digest, said,
         tuple(dict.fromkeys(note for base in bases for note in base.facts.notes)),
+        tuple(dict.fromkeys(text for each in policies for text in lacks(each, hardware))),
     )  # fmt: skip
     _check_free(evidence)
     return evidence

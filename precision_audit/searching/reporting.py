@@ -85,6 +85,8 @@ def _bounds(evidence: Evidence, solution: Solution) -> list[Bound]:
         elif limit.name == "sqnr":
             noise = evidence.reference.noise
             value = -20 * math.log10(noise) if noise else math.inf
+        elif limit.function is not None:
+            value = evidence.reference.alike(limit.name, limit.function)
         else:
             value = origin if limit.name in OF_METRIC else evidence.reference.noise
         found.append(Bound(limit.name, limit.stated, limit.bound, value, usage, origin))
@@ -127,6 +129,12 @@ def _notes(evidence: Evidence, solution: Solution) -> list[str]:
     elif solution.best.run is None:
         faster = "none of the plans that were run kept to it" if solution.runs else "no plan is predicted to be faster"
         found.append(f"nothing runs low: {faster}; the captured model is the plan")
+    for raised in dict.fromkeys(each.raised for each in solution.trials if each.raised):
+        found.append(f"a plan that was run raised {raised}: it counts as one that does not keep to the budget")
+    measured = (pair for each in solution.trials if not each.raised for pair in each.measured)
+    for name in dict.fromkeys(name for name, value in measured if math.isnan(value)):
+        found.append(f"{name} of a plan that was run is NaN: it counts as one that does not keep to the budget")
+    found += [f"{each}; no linear is swapped by it" for each in evidence.lacking]
     if solution.met and solution.runs >= RUNS:
         found.append(f"all {RUNS} runs were used: a faster plan within the budget may exist")
     if solution.best.solved.hopeful and solution.best.run is not None:

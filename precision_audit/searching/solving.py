@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from precision_audit.records import Trial
+from precision_audit.records import InputError, Trial
 from precision_audit.rewrite import rewrite
 from precision_audit.rewrite.converted import Converted
 from precision_audit.searching import emulated, running
@@ -58,7 +58,7 @@ class Solution:
 def solve(evidence: Evidence, limits: tuple[Limit, ...], metric: Callable[..., Any] | None) -> Solution:
     """Propose, run, learn; see above."""
     running.check(limits, evidence.reference)
-    origin = [evidence.reference.metric(metric) if metric and each.name in OF_METRIC else 0.0 for each in limits]
+    origin = [_origin(evidence, each, metric) for each in limits]
     learned = Learned()  # of swaps, whose error is much the same beside any low format
     lines = [line for base in evidence.bases for line in _lines(evidence, base, limits, learned)]
     high = _captured(evidence, limits, lines)
@@ -102,6 +102,19 @@ def _proposed(
     return min(as_fast, key=lambda each: each[1].error)
 
 
+def _origin(evidence: Evidence, limit: Limit, metric: Callable[..., Any] | None) -> float:
+    """The reference's own number, 0.0 where the limit is no metric."""
+    if metric is None or limit.name not in OF_METRIC:
+        return 0.0
+    found = evidence.reference.metric(metric)
+    if limit.relative and not found:
+        raise InputError(
+            f"budget {limit.name}={limit.bound:.4g} of the reference's: the model's own metric is 0, and any part of "
+            "it is; give a number without %"
+        )
+    return found
+
+
 def converted(evidence: Evidence, solved: Solved) -> Converted:
     """The module of a plan, swaps that cannot be built here emulated."""
     return rewrite(
@@ -135,7 +148,11 @@ def _captured(evidence: Evidence, limits: Sequence[Limit], lines: Sequence[Line]
     line = min(lines, key=lambda each: each.safest().error)
     solved = line.safest()
     noise = evidence.reference.noise
-    usages = tuple(noise / limit.error if limit.error else 0.0 for limit in limits)
+    usages = tuple(
+        limit.usage(evidence.reference.alike(limit.name, limit.function)) if limit.function is not None
+        else noise / limit.error if limit.error else 0.0
+        for limit in limits
+    )  # fmt: skip
     if solved.error > 0:  # pins of the policy leave something low: it must be run like any other
         usages = (math.inf,) * len(limits)
     return Judged(solved, line.base, None, usages)
