@@ -23,7 +23,7 @@ activation beyond the batch that is being run, and without batches gives what co
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,31 +61,40 @@ def analyse(
     lesson: Lesson | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
     quantise: bool | None = None,
-    schemes: Mapping[str, tuple[str, ...]] | None = None,
+    kept: Deltas | None = None,
+    like: Facts | None = None,
 ) -> Facts:
     """Everything known of the captured graph; the example is the first batch, the others count for ranges and for the
     steps of the `lesson`, which says how the model is trained. Gradients of a low model descend from `loss`.
-    `quantise`: measure what quantisation does to linears, or not; None leaves that to the policy. `schemes` are
-    quantisations of linears, by op, whose shares a search wants to know."""
+    `quantise`: measure what quantisation does to linears, or not; None leaves that to the policy. `kept` is filled
+    with each op's own error for a caller who probes several low formats at once: shares are then left out. `like` are
+    facts of the same capture and batches under another low format: what does not depend on one is taken from there."""
     notes: list[str] = []
     flops, moved = work_of(captured.graph)
     facts = Facts(flops, moved, parameters_of(captured.graph), len(batches), flags=flags())
-    if batches:
+    if like is not None:
+        facts = replace(facts, tf32=like.tf32)
+    elif batches:
         with _told("what TF32 makes of fp32 products", notes):
             facts = replace(facts, tf32=tf32(captured, policy, hardware, batches[0], facts.flags))
     if not policy.lowers and lesson is None:  # nothing else is at stake
         return replace(facts, notes=tuple(notes))
     asked = wanted(policy) if quantise is None else quantise
     products = Products(captured.graph) if asked and batches else None
-    ranges, inner = forward(captured, batches, products=products)
+    ranges, inner = (like.ranges, like.inner) if like else forward(captured, batches, products=products)
     facts = replace(facts, ranges=ranges, inner=inner, branches=branches(captured, policy.high, policy.low))
     with _told("what raises when the model is cast", notes):
         facts = replace(facts, traps=traps(captured, policy, hardware))
     if batches:
-        deltas = Deltas(captured.graph, to_be_swapped(captured.graph, policy, hardware), schemes=schemes)
+        deltas = Deltas(captured.graph, to_be_swapped(captured.graph, policy, hardware)) if kept is None else kept
         facts = _beside(facts, captured, policy, hardware, batches[0], notes, deltas)
+    if batches and kept is None:
+        with _told("where the outputs' error comes from", notes):
+            shares, said = sensitivity(captured, policy, hardware, batches[0], deltas)
+            facts = replace(facts, shares=shares)
+            notes.extend(said)
     with _told("buffers that the model writes to", notes):
-        facts = replace(facts, accumulated=accumulated(captured, batches))
+        facts = replace(facts, accumulated=like.accumulated if like else accumulated(captured, batches))
     if lesson is not None and batches:
         with _told("training steps", notes):
             learned, said = training(lesson, policy, hardware, batches, ranges, products)
@@ -107,7 +116,7 @@ def _beside(
     notes: list[str],
     deltas: Deltas,
 ) -> Facts:
-    """The facts with what the low model shows on the example, and where its error comes from."""
+    """The facts with what the low model shows on the example; each op's own error goes into `deltas`."""
     with _told("the low model beside the captured one", notes):
         lows = beside(captured, policy, hardware, batch, deltas)
         facts = replace(facts, beside=lows, flips=tuple(deltas.flips))
@@ -116,10 +125,6 @@ def _beside(
     with _told("what lies behind lost elements", notes):
         for rerun in again(captured, policy, hardware, batch, deltas, facts):
             facts = replace(facts, again=(*facts.again, rerun))
-    with _told("where the outputs' error comes from", notes):
-        shares, said = sensitivity(captured, policy, hardware, batch, deltas)
-        facts = replace(facts, shares=shares)
-        notes.extend(said)
     return facts
 
 

@@ -19,6 +19,7 @@ from precision_audit.analyse.flips import flip
 from precision_audit.formats import is_float
 from precision_audit.records import Flip, Graph, Swap
 
+SWAP = "swap:"  # what the source of a swapped linear's share begins with
 LIMIT = 2 << 30  # bytes of differences in fp32; beyond it elements are left out
 
 
@@ -94,7 +95,7 @@ class Deltas:
 
 def swap_source(key: str, scheme: str = "") -> str:
     """Name of a swapped linear's share; of an alternative with the scheme by which it is quantised."""
-    return f"swap:{scheme}:{key}" if scheme else f"swap:{key}"
+    return f"{SWAP}{scheme}:{key}" if scheme else f"{SWAP}{key}"
 
 
 def wrapped(value: Tensor) -> bool:

@@ -18,7 +18,7 @@ format.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -53,31 +53,50 @@ def sensitivity(
     captured: Captured, policy: Policy, hardware: Hardware, batch: Batch, deltas: Deltas
 ) -> tuple[tuple[Share, ...], tuple[str, ...]]:
     """Shares in graph order, and notes."""
+    ((shares, notes),) = sensitivities(captured, hardware, batch, [(policy, deltas)])
+    return shares, notes
+
+
+def sensitivities(
+    captured: Captured, hardware: Hardware, batch: Batch, lows: Sequence[tuple[Policy, Deltas]]
+) -> list[tuple[tuple[Share, ...], tuple[str, ...]]]:
+    """The same for several low formats by one set of probes: gradients are the captured model's."""
     graph = captured.graph
-    plain = everything_low(graph, policy, hardware)
-    if plain is None:
-        return (), ()
+    plains = [everything_low(graph, policy, hardware) for policy, _ in lows]
+    if not any(plains):
+        return [((), ())] * len(plains)
     size = bytes_of_values(graph)
     if size > ACTIVATIONS:
-        return (), (f"sensitivity is unknown: the example's values take {size >> 30} GiB, give fewer rows",)
+        said = f"sensitivity is unknown: the example's values take {size >> 30} GiB, give fewer rows"
+        return [((), (said,))] * len(plains)
     reads = readings(graph, hardware.kernels, ())
-    ledger = _Ledger(deltas, dtype_of(policy.low), low_readers(reads, plain, policy), read_apart(graph))
+    apart = read_apart(graph)
+    ledgers = [
+        _Ledger(deltas, dtype_of(policy.low), low_readers(reads, plain, policy) if plain else {}, apart)
+        for (policy, deltas), plain in zip(lows, plains, strict=True)
+    ]
     mode = graph.mode
     same = Plan("", mode, "", "", (), ())
     module = rewrite({mode: captured}, {mode: same}, share_parameters=True)
-    twin = Twin(module, graph, deltas.seeds, ledger)
+    seeds = next(deltas.seeds for (_, deltas), plain in zip(lows, plains, strict=True) if plain)
+    twin = Twin(module, graph, seeds, ledgers[0] if len(ledgers) == 1 else _All(ledgers))
     conditions = Conditions(training=False, draws=True, written=module.written)
     try:
         with restored_on_error(), torch.enable_grad(), twin.writable():
             with without_trace(module, conditions):
                 args, kwargs = pytree.tree_map_only(Tensor, lambda v: v.detach().clone(), (batch[0], dict(batch[1])))
                 twin.run(module.flatten(args, kwargs))
-            notes = _probe(twin, ledger)
+            notes = _probe(twin, ledgers)
     except Exception as error:  # a kernel without a derivative, a transform that cannot be entered twice
-        ledger.found.clear()
+        for ledger in ledgers:
+            ledger.found.clear()
         lines = str(error).strip().splitlines() or [type(error).__name__]
         notes = [f"sensitivity is unknown: the model cannot be differentiated ({lines[0][:200]})"]
-    return tuple(_shares(graph, plain, deltas, ledger, _ancestors(graph, twin.cut, floats_only=True))), tuple(notes)
+    cut = _ancestors(graph, twin.cut, floats_only=True)
+    return [
+        (tuple(_shares(graph, plain, deltas, ledger, cut)) if plain else (), tuple(notes))
+        for (_, deltas), plain, ledger in zip(lows, plains, ledgers, strict=True)
+    ]
 
 
 def to_be_swapped(graph: Graph, policy: Policy, hardware: Hardware) -> tuple[Swap, ...]:
@@ -150,6 +169,21 @@ class _Ledger:
             self.found.setdefault(f"cast:{value}", []).append(_squares(stacked, self.rounding[value]))
 
 
+@dataclass(frozen=True)
+class _All:
+    """Several ledgers that listen to one twin."""
+
+    ledgers: Sequence[_Ledger]
+
+    def made(self, value: str, tensor: Tensor) -> None:
+        for ledger in self.ledgers:
+            ledger.made(value, tensor)
+
+    def read(self, value: str, tensor: Tensor, reader: str) -> None:
+        for ledger in self.ledgers:
+            ledger.read(value, tensor, reader)
+
+
 def _squares(gradients: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     """For one probe and readers in rows: Σ_i of products of two rows, and products of Σ_i of rows."""
     products = gradients * delta
@@ -160,7 +194,7 @@ def _squares(gradients: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     return (products @ products.T).double(), torch.outer(sums, sums)
 
 
-def _probe(twin: Twin, ledger: _Ledger) -> list[str]:
+def _probe(twin: Twin, ledgers: Iterable[_Ledger]) -> list[str]:
     """Backward passes with random signs; what to say of outputs whose norm is zero."""
     generator = torch.Generator().manual_seed(0)
     if not twin.outputs:
@@ -177,7 +211,8 @@ def _probe(twin: Twin, ledger: _Ledger) -> list[str]:
             for output, scale in zip(twin.outputs, scales, strict=True)
         ]
         torch.autograd.grad(twin.outputs, twin.leaves, signs, retain_graph=probe + 1 < PROBES, allow_unused=True)
-        ledger.gradients.clear()
+        for ledger in ledgers:
+            ledger.gradients.clear()
     return [f"{absolute} outputs are zero; their error is predicted in absolute terms"] if absolute else []
 
 

@@ -11,18 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from precision_audit.pictures.drawing import SUFFIXES
+from precision_audit.pictures.frontier import frontier
 from precision_audit.pictures.gradient_histogram import gradient_histogram
 from precision_audit.pictures.training_curves import training_curves
 from precision_audit.pictures.underflow_and_scale import underflow_and_scale
 from precision_audit.records import Report, Training
 
-NAMES = ("gradient_histogram", "underflow_and_scale", "training_curves")
+NAMES = ("frontier", "gradient_histogram", "underflow_and_scale", "training_curves")
 
 
 def draw(report: Report, folder: Path) -> tuple[list[Path], str]:
     """Write what can be drawn of the report into `folder`, which is made if need be; its parent must exist."""
     drawn: dict[str, Callable[[Path], Path]] = {}
-    training = report.facts.training
+    search, training = report.search, report.facts.training
+    if search is not None:
+        drawn["frontier"] = lambda path: frontier(search, path)
     if training is not None:
         drawn["gradient_histogram"] = lambda path: _histogram(training, report.plan.low, path)
     taken = report.verification.steps if report.verification else None

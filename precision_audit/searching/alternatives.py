@@ -1,8 +1,9 @@
 """By which recipes each linear could be swapped on a device, and which linears must choose alike.
 
 Takes a graph, a policy and the device; gives `Swap`s by op, one per way of quantising, and groups of op keys. A recipe
-counts where the device has it, the mode is its own and the sizes fit; of several that quantise alike the first of the
-table stands for all. Where a backend builds no module the swap can be planned and emulated all the same, unless only
+counts where the device has it, the mode is its own and the sizes fit; of several that quantise alike the cheapest
+stands for all (in inference one that stores its weights quantised), and one that can be built here before one that
+cannot. Where a backend builds no module the swap can be planned and emulated all the same, unless only
 what can be built is asked for. Chooses nothing and runs nothing.
 
 Together go the linears of one parent module that read the same value and are of one kind of shape: q, k and v of an
@@ -15,14 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precision_audit import backends
-from precision_audit.backends._linear import Linear, describe
+from precision_audit.backends._linear import Linear, describe, index_of
+from precision_audit.cost.swapped import seconds
 from precision_audit.divisible import divisible
 from precision_audit.hardware.recipes import lacking
 from precision_audit.policy.match import Matcher
 from precision_audit.recipes import RECIPES, Recipe
-from precision_audit.records import Graph, Hardware, Op, Policy, Refusal, Swap
+from precision_audit.records import Graph, Hardware, Op, Policy, Refusal, Swap, Tensor
 
-BUILDABLE = ("torchao",)  # backends whose modules run here, emulated where the device is another
+BUILDABLE = ("torchao", "torchao_quantize")  # backends whose modules run here, emulated where the device is another
 _HEADS = 32  # outputs from which a narrower product can be heads of an attention (grouped queries), not a router's
 
 
@@ -42,7 +44,7 @@ def alternatives(
                 or (rule.classification == "fp8-eligible" and row.backend == rule.backend
                     and rule.recipe in ("", row.name))
             ]  # fmt: skip
-            swaps = tuple(_by_scheme(op, graph, hardware, allowed))
+            swaps = tuple(_by_scheme(op, graph, hardware, allowed, policy.low))
             if swaps:
                 found[op.key] = swaps
     return found
@@ -67,6 +69,14 @@ def together(graph: Graph) -> tuple[tuple[str, ...], ...]:
     return _joined(groups, {op.key: i for i, op in enumerate(graph.ops)})
 
 
+def lacks(policy: Policy, hardware: Hardware) -> Iterator[str]:
+    """Rules that name a recipe which the device has not, with the reason."""
+    for rule in policy.rules:
+        row = RECIPES.get((rule.backend, rule.recipe)) if rule.classification == "fp8-eligible" else None
+        if row is not None and (why := lacking(row, hardware)):
+            yield f"{rule.origin} {rule.name}: {why}"
+
+
 def scheme_of(swap: Swap) -> str:
     """How a swap quantises."""
     return RECIPES[swap.backend, swap.recipe].scheme
@@ -78,18 +88,28 @@ def _usable(row: Recipe, graph: Graph, hardware: Hardware, built_only: bool) -> 
     return not lacking(row, hardware)
 
 
-def _by_scheme(op: Op, graph: Graph, hardware: Hardware, rows: list[Recipe]) -> Iterator[Swap]:
-    seen: set[str] = set()
-    linear = describe(op, graph)
+def _by_scheme(op: Op, graph: Graph, hardware: Hardware, rows: list[Recipe], low: str) -> Iterator[Swap]:
+    linear = describe(op, graph, trained=graph.mode == "training")
     if isinstance(linear, str):
         return
-    for row in rows:
+    inputs = _inputs(op, graph)
+
+    def price(row: Recipe) -> tuple[bool, float]:
+        return row.backend not in BUILDABLE, seconds(op, inputs, row, low, hardware, graph.mode)
+
+    seen: set[str] = set()
+    for row in sorted(rows, key=price):  # the table's order where they cost the same
         if row.scheme in seen:
             continue
         swap = _offered(op, graph, hardware, row, linear)
         if swap is not None:
             seen.add(row.scheme)
             yield swap
+
+
+def _inputs(op: Op, graph: Graph) -> list[Tensor]:
+    tensors = index_of(graph).tensors
+    return [tensors[operand.value] for operand in op.operands if operand.value in tensors]
 
 
 def _offered(op: Op, graph: Graph, hardware: Hardware, row: Recipe, linear: Linear) -> Swap | None:

@@ -19,7 +19,8 @@ from torch import nn
 
 from precision_audit import pipeline, recipes
 from precision_audit.analyse import analyse
-from precision_audit.analyse.deltas import swap_source
+from precision_audit.analyse.deltas import LIMIT, SWAP, Deltas, swap_source
+from precision_audit.analyse.sensitivity import sensitivities
 from precision_audit.capture import Captured, private_copy
 from precision_audit.capture.accepts import check_model
 from precision_audit.capture.origins import has_weights
@@ -34,7 +35,7 @@ from precision_audit.records import Facts, Graph, Hardware, InputError, Mode, Po
 from precision_audit.report.provenance import started_digest
 from precision_audit.rewrite import unchanged
 from precision_audit.searching import running, space
-from precision_audit.searching.alternatives import alternatives, scheme_of, together
+from precision_audit.searching.alternatives import alternatives, lacks, scheme_of, together
 from precision_audit.suppressions import read as read_suppressions
 from precision_audit.verify.comparing import eager
 from precision_audit.verify.runs import Batch
@@ -71,6 +72,7 @@ class Evidence:
     weights_digest: str
     said: Mapping[str, str]
     notes: tuple[str, ...]
+    lacking: tuple[str, ...] = ()  # recipes that the policy names and the device has not, each with the reason
     passes: int = 1
     known: dict[tuple[str, str], Any] = field(default_factory=dict)  # planners, by base: see `frontier`
 
@@ -109,10 +111,14 @@ def gather(request: pipeline.Request, policies: Sequence[Policy], built_only: bo
     found = captures_of(original, (args, kwargs), policies[0], request.dynamic_shapes, request.loss)
     captured = found.modes[policies[0].mode]
     suppressed = read_suppressions(captured.graph, model)
-    bases = []
-    for each in policies:
-        base = _base(captured, each, hardware, batches, request.loss, built_only)
-        bases.append(replace(base, facts=replace(base.facts, suppressions=suppressed, functions=found.functions)))
+    known = [
+        replace(each, suppressions=suppressed, functions=found.functions)
+        for each in _facts(captured, policies, hardware, batches, request.loss, built_only)
+    ]
+    bases = [
+        _base(captured.graph, policy, hardware, facts, built_only)
+        for policy, facts in zip(policies, known, strict=True)
+    ]
     signature = inspect.signature(original.forward) if isinstance(original, nn.Module) else None
     kept = {policies[0].mode: captured}
     reference = running.reference(unchanged(kept, signature=signature), batches)
@@ -121,27 +127,49 @@ def gather(request: pipeline.Request, policies: Sequence[Policy], built_only: bo
     evidence = Evidence(
         original, kept, hardware, device_from, reference, tuple(bases), signature, found.missing, against, digest, said,
         tuple(dict.fromkeys(note for base in bases for note in base.facts.notes)),
+        tuple(dict.fromkeys(text for each in policies for text in lacks(each, hardware))),
     )  # fmt: skip
     _check_free(evidence)
     return evidence
 
 
-def _base(
+def _facts(
     captured: Captured,
-    policy: Policy,
+    policies: Sequence[Policy],
     hardware: Hardware,
     batches: Sequence[Batch],
     loss: Callable[[Any], torch.Tensor] | None,
     built_only: bool,
-) -> Base:
-    graph, freed = captured.graph, space.freed(policy)
-    swaps = alternatives(graph, policy, hardware, built_only)
-    schemes = {key: tuple(scheme_of(swap) for swap in offered) for key, offered in swaps.items()}
-    facts = analyse(captured, freed, hardware, batches, None, loss, quantise=False, schemes=schemes)
+) -> list[Facts]:
+    """Of every low format. What does not depend on one is measured once: ranges, the gradients of the probes, and what
+    quantising a linear adds, whose input is rounded sixteen times more finely than fp8 does in either format."""
+    graph, freed = captured.graph, [space.freed(policy) for policy in policies]
+    kept: list[tuple[Policy, Deltas]] = []
+    found: list[Facts] = []
+    for policy, free in zip(policies, freed, strict=True):
+        schemes = {} if found else _schemes(alternatives(graph, policy, hardware, built_only))
+        deltas = Deltas(graph, (), LIMIT // len(policies), schemes)
+        like = found[0] if found else None
+        found.append(analyse(captured, free, hardware, batches, None, loss, quantise=False, kept=deltas, like=like))
+        kept.append((free, deltas))
+    probed = sensitivities(captured, hardware, batches[0], kept)
+    swaps = [share for share in probed[0][0] if share.source.startswith(SWAP)]
+    for index, (shares, notes) in enumerate(probed):
+        own = shares if not index else (*shares, *swaps)
+        found[index] = replace(found[index], shares=own, notes=(*found[index].notes, *notes))
+    return found
+
+
+def _schemes(swaps: Mapping[str, tuple[Swap, ...]]) -> dict[str, tuple[str, ...]]:
+    return {key: tuple(scheme_of(swap) for swap in offered) for key, offered in swaps.items()}
+
+
+def _base(graph: Graph, policy: Policy, hardware: Hardware, facts: Facts, built_only: bool) -> Base:
+    freed = space.freed(policy)
     decided = judged(graph, freed, hardware, facts)
     decided = replace(decided, findings=tuple(each for each in decided.findings if each.rule != space.WEIGHED))
     free = tuple(each.op for each in decided.decisions if not each.chosen)
-    choices = _choices(graph, swaps, facts, freed, hardware, set(free))
+    choices = _choices(graph, alternatives(graph, policy, hardware, built_only), facts, freed, hardware, set(free))
     unknown, lost = _doubtful(facts.shares, set(free))
     return Base(freed, facts, decided, _by_source(facts.shares), choices, free, unknown, lost)
 

@@ -9,46 +9,31 @@ plan below that line is found if there is one. So the corners on either side of 
 no tolerance of λ has to be chosen.
 
 Between two corners the budget is not used up. There the units in which the two differ (an op, or ops that go together)
-are taken over from the cheaper plan, least error per second first, as far as the target allows; each such plan is cut
-anew with those units forced, so that casts and everything else fit.
+are taken over from the cheaper plan, least error per second first, as far as the target allows, and then swaps that
+neither has; each such plan is cut anew with those units forced, so that casts and everything else fit. Ops that pay
+only together, because of the casts between them, are found from the other end: the fastest plan, its dearest units
+forced up a step each until the target is met, the rest free.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from precision_audit.analyse.predicted_error import predicted_error
 from precision_audit.plan import plan as cheapest_plan
 from precision_audit.plan.choosing import HIGH, LOW
-from precision_audit.records import Graph, Hardware, Plan
+from precision_audit.records import Graph, Hardware
 from precision_audit.searching.evidence import Base, held
+from precision_audit.searching.hull import SAME, Solved, area, below, lower_hull, slope
+
+__all__ = ["Planner", "Solved"]
 
 _CUTS = 40  # at most, on the way to one target; seven to fifteen are usual
 _SINGLES = 24  # units tried one by one after as many as go together were taken over
 _RAISED = 64  # units up to which each one is tried high in a plan: a cut each
 _CORNERS = 16  # of a frontier that is shown
-_SAME = 1e-9  # relative difference of seconds that is none
-
-
-@dataclass(frozen=True)
-class Solved:
-    """One plan with what is predicted of it."""
-
-    plan: Plan
-    seconds: float
-    error: float
-    hopeful: bool
-
-    @property
-    def low(self) -> str:
-        return self.plan.low
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What tells one plan from another."""
-        return (self.plan.low, self.plan.formats, tuple((swap.op, swap.recipe) for swap in self.plan.swaps))
 
 
 class Planner:
@@ -99,29 +84,31 @@ class Planner:
         if good.error > target:
             return None
         for _ in range(_CUTS):
-            lam = _slope(bad, good)
+            lam = slope(bad, good)
             if lam is None:
                 break
             new = self.at(lam)
-            if new.key in (bad.key, good.key) or not _below(new, bad, good, lam):
+            if new.key in (bad.key, good.key) or not below(new, bad, good, lam):
                 break
             bad, good = (bad, new) if new.error <= target else (new, good)
         best = self._between(bad, good, target)
-        raised = self._raised(best, _slope(bad, good) or 0.0)
-        return raised if raised.error <= target else best
+        raised = self._raised(best, slope(bad, good) or 0.0)
+        stepped = self._stepped(target)
+        within = [each for each in (best, raised, stepped) if each.error <= target]
+        return min(within, key=lambda each: (each.seconds, each.error))
 
     def hull(self) -> list[Solved]:
         """Corners from the fastest plan to everything high, fastest first; a fixed number at most."""
         found = [self.fastest(), self.safest()]
         gaps = [(found[0], found[1])]
         while gaps and len(found) < _CORNERS:
-            gaps.sort(key=lambda gap: -_area(*gap))
+            gaps.sort(key=lambda gap: -area(*gap))
             bad, good = gaps.pop(0)
-            lam = _slope(bad, good)
+            lam = slope(bad, good)
             if lam is None:
                 continue
             new = self.at(lam)
-            if new.key in (bad.key, good.key) or not _below(new, bad, good, lam):
+            if new.key in (bad.key, good.key) or not below(new, bad, good, lam):
                 continue
             found.append(new)
             gaps += [(bad, new), (new, good)]
@@ -142,14 +129,14 @@ class Planner:
             if states.get(unit[0], HIGH) == HIGH:
                 continue
             made = self.at(lam, {**states, **dict.fromkeys(unit, HIGH)})
-            if made.seconds < solved.seconds * (1 - _SAME) and made.error <= solved.error:
+            if made.seconds < solved.seconds * (1 - SAME) and made.error <= solved.error:
                 solved, states = made, self.states(made)
         return solved
 
     def _between(self, bad: Solved, good: Solved, target: float) -> Solved:
         """The fastest plan found within the target that takes over from `bad` what it can: formats first, where `bad`
         has swapped a linear the low format, then the swaps."""
-        lam = _slope(bad, good) or 0.0
+        lam = slope(bad, good) or 0.0
         cheap = self.states(bad)
         unswapped = {key: state if state == HIGH else LOW for key, state in cheap.items()}
         for states in (unswapped, cheap) if unswapped != cheap else (cheap,):
@@ -159,7 +146,43 @@ class Planner:
             key: state if state not in (HIGH, LOW) else HIGH if fastest.get(key) == HIGH else LOW
             for key, state in self.states(good).items()
         }
-        return self._taken_over(lowered, good, target, lam)
+        good = self._taken_over(lowered, good, target, lam)
+        return self._taken_over(self._swapped(self.states(good), lam), good, target, lam)
+
+    def _swapped(self, states: Mapping[str, str], lam: float) -> dict[str, str]:
+        """The states, every low unit that could be swapped so, by its cheapest recipe where error is worth `lam`."""
+        choices, found = self._base.choices, dict(states)
+        for unit in self.units:
+            offered = [{swap.recipe for swap in choices.swaps.get(key, ())} for key in unit]
+            recipes = sorted(set.intersection(*offered))
+            if not recipes or any(states.get(key) != LOW for key in unit):
+                continue
+
+            def price(recipe: str, unit: tuple[str, ...] = unit) -> float:
+                return sum(choices.seconds[key, recipe] + lam * choices.shares[key, recipe] for key in unit)
+
+            found.update(dict.fromkeys(unit, min(recipes, key=price)))
+        return found
+
+    def _stepped(self, target: float) -> Solved:
+        """The fastest plan with as few units as it takes a step up, from a recipe to low or from low to high, the one
+        with the largest share first; everything high where it takes all."""
+        states = self.states(self.fastest())
+        steps = [(_share(unit, states, self._base), unit, states[unit[0]]) for unit in self.units if unit[0] in states]
+        plain = dict.fromkeys(states, LOW)
+        steps += [(_share(unit, plain, self._base), unit, LOW) for _, unit, state in steps if state not in (HIGH, LOW)]
+        order = sorted((step for step in steps if step[2] != HIGH), key=lambda step: -step[0])
+        found, least, most = self.safest(), 0, len(order)
+        while least < most:
+            middle = (least + most) // 2
+            forced = dict(states) if middle else {}
+            for _, unit, state in order[:middle]:
+                forced.update(dict.fromkeys(unit, HIGH if state == LOW else LOW))
+            up = {key for _, unit, _ in order[:middle] for key in unit}
+            made = self.at(0.0, {key: state for key, state in forced.items() if key in up or state not in (HIGH, LOW)})
+            least, most = (least, middle) if made.error <= target else (middle + 1, most)
+            found = made if made.error <= target else found
+        return found
 
     def _taken_over(self, cheap: Mapping[str, str], good: Solved, target: float, lam: float) -> Solved:
         """`good` with as many units of `cheap` as the target allows: a number of the best at once, then single ones."""
@@ -206,43 +229,6 @@ class Planner:
             worth[unit] = max(made.error**2 - good.error**2, 0.0) / saved if saved > 0 else math.inf
         place = {unit: i for i, unit in enumerate(units)}
         return sorted(units, key=lambda unit: (worth[unit], place[unit]))
-
-
-def lower_hull(solved: Iterable[Solved]) -> list[Solved]:
-    """Corners of the lower hull of time against squared error, fastest first."""
-    best: dict[float, Solved] = {}
-    for each in sorted(solved, key=lambda each: (each.seconds, each.error)):
-        if not best or each.error < min(point.error for point in best.values()):
-            best[each.seconds] = each
-    hull: list[Solved] = []
-    for each in best.values():
-        while len(hull) > 1 and not _turns(hull[-2], hull[-1], each):
-            hull.pop()
-        hull.append(each)
-    return hull
-
-
-def _turns(one: Solved, other: Solved, third: Solved) -> bool:
-    """Whether the middle of three plans lies below the line through the others."""
-    left = (other.error**2 - one.error**2) * (third.seconds - one.seconds)
-    return left < (third.error**2 - one.error**2) * (other.seconds - one.seconds)
-
-
-def _slope(bad: Solved, good: Solved) -> float | None:
-    """Seconds that a unit of squared error is worth between the two; None where neither is the better in anything."""
-    gap = bad.error**2 - good.error**2
-    if not (math.isfinite(gap) and gap > 0 and good.seconds > bad.seconds * (1 + _SAME)):
-        return None
-    return (good.seconds - bad.seconds) / gap
-
-
-def _below(new: Solved, bad: Solved, good: Solved, lam: float) -> bool:
-    """Whether the plan lies below the line through two others whose slope is `lam`."""
-    return new.seconds + lam * new.error**2 < (bad.seconds + lam * bad.error**2) * (1 - _SAME)
-
-
-def _area(bad: Solved, good: Solved) -> float:
-    return (good.seconds - bad.seconds) * (bad.error**2 - good.error**2)
 
 
 def _units(base: Base) -> list[tuple[str, ...]]:

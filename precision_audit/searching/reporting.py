@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
+from precision_audit.cost import cost
+from precision_audit.cost.layers import layers
 from precision_audit.planning import Planned, judged_plan
 from precision_audit.records import Bound, Comparison, Outcome, Plan, Point, Policy, Report, Search, Verification
 from precision_audit.report.assemble import assemble, provenance_of
@@ -19,7 +21,8 @@ from precision_audit.searching import reasons
 from precision_audit.searching.alternatives import BUILDABLE
 from precision_audit.searching.budgets import OF_METRIC
 from precision_audit.searching.evidence import Evidence
-from precision_audit.searching.frontier import Planner, Solved, lower_hull
+from precision_audit.searching.frontier import Planner, Solved
+from precision_audit.searching.hull import lower_hull
 from precision_audit.searching.solving import RUNS, Solution
 from precision_audit.verify.measures import is_discrete, measure
 
@@ -39,7 +42,9 @@ def report(evidence: Evidence, solution: Solution) -> Report:
     meta = replace(meta, weights_digest=evidence.weights_digest, emulated=emulated)
     found = assemble(evidence.graph, made, verification, policy, meta, said, evidence.hardware.kernels)
     search = _search(evidence, solution, emulated)
-    return replace(found, facts=base.facts, search=search, next_steps=_next(found, search, said))
+    linears = layers(evidence.graph, plan, policy, evidence.hardware)
+    spent = cost(evidence.graph, plan, policy, evidence.hardware, base.facts, linears)
+    return replace(found, facts=base.facts, cost=spent, search=search, next_steps=_next(found, search, said))
 
 
 def _search(evidence: Evidence, solution: Solution, emulated: tuple[str, ...]) -> Search:
@@ -80,6 +85,8 @@ def _bounds(evidence: Evidence, solution: Solution) -> list[Bound]:
         elif limit.name == "sqnr":
             noise = evidence.reference.noise
             value = -20 * math.log10(noise) if noise else math.inf
+        elif limit.function is not None:
+            value = evidence.reference.alike(limit.name, limit.function)
         else:
             value = origin if limit.name in OF_METRIC else evidence.reference.noise
         found.append(Bound(limit.name, limit.stated, limit.bound, value, usage, origin))
@@ -122,6 +129,12 @@ def _notes(evidence: Evidence, solution: Solution) -> list[str]:
     elif solution.best.run is None:
         faster = "none of the plans that were run kept to it" if solution.runs else "no plan is predicted to be faster"
         found.append(f"nothing runs low: {faster}; the captured model is the plan")
+    for raised in dict.fromkeys(each.raised for each in solution.trials if each.raised):
+        found.append(f"a plan that was run raised {raised}: it counts as one that does not keep to the budget")
+    measured = (pair for each in solution.trials if not each.raised for pair in each.measured)
+    for name in dict.fromkeys(name for name, value in measured if math.isnan(value)):
+        found.append(f"{name} of a plan that was run is NaN: it counts as one that does not keep to the budget")
+    found += [f"{each}; no linear is swapped by it" for each in evidence.lacking]
     if solution.met and solution.runs >= RUNS:
         found.append(f"all {RUNS} runs were used: a faster plan within the budget may exist")
     if solution.best.solved.hopeful and solution.best.run is not None:

@@ -56,6 +56,25 @@ class Reference:
             self.metrics[id(function)] = found
         return self.metrics[id(function)]
 
+    def alike(self, name: str, function: Callable[..., Any]) -> float:
+        """What a user's function makes of the reference's outputs beside themselves, at worst; asked once."""
+        if id(function) not in self.metrics:
+            try:
+                found = max(_number(name, function(each, each)) for each in self.outputs)
+            except InputError:
+                raise
+            except Exception as error:
+                raise InputError(
+                    f"budget {name} fails on the model's own outputs: {_first_line(error)}; "
+                    "expected a function of two outputs of the model that returns a number"
+                ) from error
+            if not math.isfinite(found):
+                raise InputError(
+                    f"budget {name} of the model's outputs beside themselves is {found}; expected a number"
+                )
+            self.metrics[id(function)] = found
+        return self.metrics[id(function)]
+
 
 @dataclass(frozen=True)
 class Run:
@@ -85,6 +104,8 @@ def check(limits: Iterable[Limit], known: Reference) -> None:
     if not named:
         raise InputError("the model returns no tensor: there is nothing to keep to a budget")
     for limit in limits:
+        if limit.function is not None:
+            known.alike(limit.name, limit.function)
         if limit.function is not None or limit.name in OF_METRIC:
             continue
         floats = [name for name, value in named.items() if not is_discrete(value)]

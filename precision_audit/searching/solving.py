@@ -1,12 +1,10 @@
 """The cheapest plan that is measured to keep to every budget, in five runs of a converted model at most.
 
-Takes `Evidence` and limits; gives a `Solution`. Each low format is a *line* of its own; the next plan to be run is the
-fastest that any line predicts to be within the budgets. What a run measures corrects its line's prediction: measured
-over predicted for every limit, which is also how a limit of which nothing can be predicted (flips, the user's number)
-gets one, after the fastest plan of all was tried against it. It ends when no line has a plan that is faster than the
-best one measured, or when the runs are used up. The captured model itself always counts: it needs no run.
-
-A line in which ops of unknown error may run low is hopeful: it is given up as soon as it is wrong once.
+Takes `Evidence` and limits; gives a `Solution`. Each low format is a *line* of its own (`lines.py`), which predicts and
+learns from what is measured; the next plan to be run is the fastest that any line predicts to be within the budgets.
+Where no line has one that is faster than the best one measured, the runs that are left go to plans that the predictions
+rule out by a little: first without the swaps that failed, but with the others taken at their word again, then beyond
+the budget by as much as predictions are usually off. The captured model itself always counts: it needs no run.
 """
 
 from __future__ import annotations
@@ -16,18 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from precision_audit.records import Trial
+from precision_audit.records import InputError, Trial
 from precision_audit.rewrite import rewrite
 from precision_audit.rewrite.converted import Converted
 from precision_audit.searching import emulated, running
 from precision_audit.searching.budgets import OF_METRIC, Limit
 from precision_audit.searching.evidence import Base, Evidence
 from precision_audit.searching.frontier import Planner, Solved
+from precision_audit.searching.lines import STAGES, Learned, Line, Stage
 
 RUNS = 5  # of converted models, after the evidence
-_MARGIN = 0.97  # of the budget, once a prediction was too low: the next one is made to fit with some room
-_LOST = 64.0  # what a run that is not finite is taken to have used of its budget
-_FASTER = 1 - 1e-6  # a plan that saves less is not worth a run
+_FASTER = 1 - 1e-9  # a plan that saves less is no faster
 
 
 @dataclass(frozen=True)
@@ -58,69 +55,63 @@ class Solution:
     fastest_met: bool = False  # the fastest plan there is keeps to the budget
 
 
-@dataclass
-class _Line:
-    """One low format, and what each limit uses per unit of predicted error there, once that is known."""
-
-    base: Base
-    planner: Planner
-    slopes: list[float]
-    hopeful: bool
-    alive: bool = True
-    margin: float = 1.0
-
-    def proposal(self) -> Solved | None:
-        steepest = max(self.slopes)
-        return self.planner.cheapest(self.margin / steepest if steepest > 0 else math.inf)
-
-    def learn(self, solved: Solved, usages: Sequence[float]) -> None:
-        wrong = max(usages) > 1
-        if wrong and self.hopeful:
-            self.alive = False
-            return
-        if wrong:
-            self.margin = _MARGIN
-        for index, usage in enumerate(usages):
-            if solved.error > 0:
-                used = usage if math.isfinite(usage) else max(_LOST, self.slopes[index] * solved.error * _LOST)
-                self.slopes[index] = used / solved.error
-            elif usage > 1:  # wrong without any error being predicted: nothing here can be trusted
-                self.alive = False
-
-
 def solve(evidence: Evidence, limits: tuple[Limit, ...], metric: Callable[..., Any] | None) -> Solution:
     """Propose, run, learn; see above."""
     running.check(limits, evidence.reference)
-    origin = [evidence.reference.metric(metric) if metric and each.name in OF_METRIC else 0.0 for each in limits]
-    lines = [line for base in evidence.bases for line in _lines(evidence, base, limits)]
+    origin = [_origin(evidence, each, metric) for each in limits]
+    learned = Learned()  # of swaps, whose error is much the same beside any low format
+    lines = [line for base in evidence.bases for line in _lines(evidence, base, limits, learned)]
     high = _captured(evidence, limits, lines)
     found = Solution(high, high, high.usage <= 1, limits, metric)
     seen: set[tuple[object, ...]] = set()
-    while found.runs < RUNS:
-        ready = [(line, line.proposal()) for line in lines if line.alive]
-        better = [
-            (line, solved) for line, solved in ready
-            if solved is not None and solved.key not in seen
-            and (not found.met or solved.seconds < found.best.solved.seconds * _FASTER)
-        ]  # fmt: skip
-        if not better:
-            break
-        fastest = min(solved.seconds for _, solved in better)
-        as_fast = [(line, solved) for line, solved in better if solved.seconds <= fastest / _FASTER]
-        line, solved = min(as_fast, key=lambda each: each[1].error)
+    stages = iter(STAGES)
+    stage = next(stages, None)
+    while found.runs < RUNS and stage is not None:
+        proposed = _proposed(lines, stage, found, seen)
+        if proposed is None:
+            stage = next(stages, None)
+            continue
+        line, solved = proposed
         seen.add(solved.key)
-        judged = _judge(evidence, line.base, solved, found, origin)
-        line.learn(solved, judged.usages)
+        judged = _judge(evidence, line.base, line.as_predicted(solved), found, origin)
+        line.learn(solved, judged.usages, stage)
         if judged.usage <= 1 or (not found.met and judged.usage < found.best.usage):
             found.met, found.best = judged.usage <= 1, judged
-    if (
-        not found.met and not found.runs
-    ):  # not even the safest plan is predicted to fit: what is within reach is measured
-        base, solved = high.base, high.solved
-        found.best = _judge(evidence, base, solved, found, origin)
+    if not found.met and not found.runs:  # not even the safest plan is predicted to fit: what is in reach is measured
+        found.best = _judge(evidence, high.base, high.solved, found, origin)
         found.met = found.best.usage <= 1
-    least = min(line.planner.fastest().seconds for line in lines)
+    least = min(line.fastest().seconds for line in lines)
     found.fastest_met = found.met and found.best.solved.seconds <= least / _FASTER and found.best.run is not None
+    return found
+
+
+def _proposed(
+    lines: Sequence[Line], stage: Stage, found: Solution, seen: set[tuple[object, ...]]
+) -> tuple[Line, Solved] | None:
+    """The fastest that was not run, of those that are faster than the best; the least wrong of those as fast."""
+    ready = [(line, line.proposal(stage)) for line in lines if line.alive]
+    better = [
+        (line, solved) for line, solved in ready
+        if solved is not None and solved.key not in seen
+        and (not found.met or solved.seconds < found.best.solved.seconds * _FASTER)
+    ]  # fmt: skip
+    if not better:
+        return None
+    fastest = min(solved.seconds for _, solved in better)
+    as_fast = [(line, solved) for line, solved in better if solved.seconds <= fastest / _FASTER]
+    return min(as_fast, key=lambda each: each[1].error)
+
+
+def _origin(evidence: Evidence, limit: Limit, metric: Callable[..., Any] | None) -> float:
+    """The reference's own number, 0.0 where the limit is no metric."""
+    if metric is None or limit.name not in OF_METRIC:
+        return 0.0
+    found = evidence.reference.metric(metric)
+    if limit.relative and not found:
+        raise InputError(
+            f"budget {limit.name}={limit.bound:.4g} of the reference's: the model's own metric is 0, and any part of "
+            "it is; give a number without %"
+        )
     return found
 
 
@@ -141,20 +132,27 @@ def planner(evidence: Evidence, base: Base, hopeful: bool) -> Planner:
     return found
 
 
-def _lines(evidence: Evidence, base: Base, limits: Sequence[Limit]) -> list[_Line]:
+def _lines(evidence: Evidence, base: Base, limits: Sequence[Limit], learned: Learned) -> list[Line]:
     """Slopes start where a limit is a relative error: predictions add up over the outputs, limits hold of each."""
     outputs = math.sqrt(max(1, len(evidence.reference.names())))
     slopes = [1.0 / (limit.error * outputs) if limit.error else 0.0 for limit in limits]
     kinds = (False, True) if base.unknown else (False,)
-    return [_Line(base, planner(evidence, base, hopeful), list(slopes), hopeful) for hopeful in kinds]
+    return [
+        Line(evidence.graph, evidence.hardware, base, planner(evidence, base, hopeful), slopes[:], hopeful, learned)
+        for hopeful in kinds
+    ]
 
 
-def _captured(evidence: Evidence, limits: Sequence[Limit], lines: Sequence[_Line]) -> Judged:
+def _captured(evidence: Evidence, limits: Sequence[Limit], lines: Sequence[Line]) -> Judged:
     """The plan with everything high that may be. Where that is the captured model, what it measures is known."""
-    line = min(lines, key=lambda each: each.planner.safest().error)
-    solved = line.planner.safest()
+    line = min(lines, key=lambda each: each.safest().error)
+    solved = line.safest()
     noise = evidence.reference.noise
-    usages = tuple(noise / limit.error if limit.error else 0.0 for limit in limits)
+    usages = tuple(
+        limit.usage(evidence.reference.alike(limit.name, limit.function)) if limit.function is not None
+        else noise / limit.error if limit.error else 0.0
+        for limit in limits
+    )  # fmt: skip
     if solved.error > 0:  # pins of the policy leave something low: it must be run like any other
         usages = (math.inf,) * len(limits)
     return Judged(solved, line.base, None, usages)

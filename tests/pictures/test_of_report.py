@@ -55,7 +55,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     Path("net.py").write_text(MODEL)
     policy = Policy("p", "p.yaml", "", "training", "fp32", "fp16", ())
     monkeypatch.setattr(cli, "_pipeline", pipeline)
-    monkeypatch.setattr(cli, "_before", lambda settings: (policy, {"apply": None, "check": None}))
+    monkeypatch.setattr(cli, "_before", lambda *_: (policy, {"apply": None, "check": None}))
     monkeypatch.setattr(cli, "render", lambda *_, **__: "report\n")
     return state
 

@@ -75,7 +75,7 @@ FREE = policies.load("search-bf16")
     [
         (TOY, False, {"fp8_tensorwise", "fp8_rowwise"}, {"nvfp4", "mxfp8_e4m3"}),
         (BLACKWELL, False, {"fp8_tensorwise", "fp8_rowwise", "nvfp4", "mxfp8_e4m3"}, set()),
-        (BLACKWELL, True, {"fp8_rowwise"}, {"nvfp4"}),
+        (BLACKWELL, True, {"fp8_rowwise", "nvfp4", "mxfp4"}, {"fp8_blockwise_128"}),  # torchao builds those
         (replace(TOY, capability="8.0", peaks=TOY.peaks[:3]), False, set(), {"fp8_tensorwise", "fp8_rowwise", "nvfp4"}),
     ],
 )
@@ -84,6 +84,21 @@ def test_recipes_that_the_device_has(hardware, built_only, some, none):
     schemes = [scheme_of(swap) for swap in found.get("parts.0/linear#0", ())]
     assert some <= set(schemes) and none.isdisjoint(schemes)
     assert len(schemes) == len(set(schemes)), "one recipe for each way of quantising"
+
+
+def test_in_training_only_recipes_that_have_gradients():
+    graph = capture(Reads(64), rows(32, 64), mode="training").graph
+    free = policies.load("search-bf16-training")
+    built = alternatives(graph, free, BLACKWELL, True)["parts.0/linear#0"]
+    assert {swap.backend for swap in built} == {"torchao"}
+    planned = alternatives(graph, free, BLACKWELL)["parts.0/linear#0"]
+    assert "NVFP4BlockScaling" in {swap.recipe for swap in planned}
+
+
+def test_of_recipes_that_quantise_alike_the_cheapest_stands():
+    (swaps,) = alternatives(graph_of(Reads(64), *rows(32, 64)), FREE, TOY, True).values()
+    fp8 = {scheme_of(swap): swap.recipe for swap in swaps}
+    assert fp8["fp8_rowwise"] == "float8dq-row", "its weight is quantised once, not in every call"
 
 
 def test_sizes_that_no_recipe_takes():

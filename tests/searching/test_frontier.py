@@ -56,3 +56,9 @@ def test_no_plan_lies_below_the_hull(planner, everything):
         lam = (other.seconds - one.seconds) / (one.error**2 - other.error**2)
         line = one.seconds + lam * one.error**2
         assert all(each.seconds + lam * each.error**2 >= line * (1 - 1e-6) for each in everything)
+
+
+@pytest.mark.parametrize("target", [3e-2, 1e-2, 5e-3, 2e-3, 1e-3])
+def test_steps_up_from_the_fastest_plan_meet_the_target(planner, target):
+    made = planner._stepped(target)
+    assert made.error <= target and planner.cheapest(target).seconds <= made.seconds * (1 + 1e-9)

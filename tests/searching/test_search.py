@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 
 import precision_audit as pa
 from precision_audit import policy as policies
+from precision_audit import quantise
 from precision_audit.plan import file as plan_file
 from precision_audit.records import InputError
 from precision_audit.searching import evidence, solving
-from tests.searching.small import Mlp, Scaled, rows, states, transformer, use
+from tests.searching.small import BLACKWELL, Mlp, Scaled, rows, states, transformer, use
 
 
 @pytest.fixture(autouse=True)
@@ -52,14 +54,14 @@ def test_a_plan_within_the_tolerance_where_all_fp16_fails():
 
 def test_another_budget_needs_no_new_evidence(monkeypatch):
     calls = Counter()
-    for module, name in ((evidence, "analyse"), (evidence, "captures_of")):
+    for module, name in ((evidence, "analyse"), (evidence, "sensitivities"), (evidence, "captures_of")):
         real = getattr(module, name)
         monkeypatch.setattr(
             module, name, lambda *a, _real=real, _name=name, **k: (calls.update([_name]), _real(*a, **k))[1]
         )
     found = pa.search(Mlp(), rows(64, 64), budget={"relative_l2": 1e-1})
     before = dict(calls)
-    assert before == {"analyse": 2, "captures_of": 1}, "once per low format"
+    assert before == {"analyse": 2, "sensitivities": 1, "captures_of": 1}, "once per low format, the probes once"
     tight = found.again({"relative_l2": 1e-3})
     assert dict(calls) == before and tight.evidence is found.evidence and tight.evidence.passes == 1
     assert tight.met and tight.measured["relative_l2"] <= 1e-3
@@ -199,7 +201,10 @@ INTEGERS = (torch.arange(8),)
         (Mlp(), rows(8, 64), {"metric": 1}, lambda model: "good", "metric returned a str; expected a number"),
         (Mlp(), rows(8, 64), {"metric": 1}, lambda model: torch.ones(3), "a tensor of shape [3]; expected a number"),
         (Mlp(), rows(8, 64), {"metric": 1}, lambda model: math.nan, "of the model itself is nan"),
+        (Mlp(), rows(8, 64), {"metric": "1%"}, lambda model: 0.0, "the model's own metric is 0"),
         (Mlp(), rows(8, 64), {lambda a, b: None: 1}, None, "returned a NoneType; expected a number"),
+        (Mlp(), rows(8, 64), {lambda a, b: math.nan: 1}, None, "is nan; expected a number"),
+        (Mlp(), rows(8, 64), {lambda a, b: a.missing: 1}, None, "fails on the model's own outputs: AttributeError"),
         (Whole(), INTEGERS, {lambda a, b: 0.0: 1}, None, "no op of this model is free to run in another format"),
     ],
 )
@@ -305,6 +310,100 @@ def test_fp8_is_chosen_where_it_pays_and_the_budget_allows_it():
     assert error_of(loose.module, model, *args) == pytest.approx(loose.measured["relative_l2"], rel=1e-3)
     some = loose.again({"relative_l2": loose.measured["relative_l2"] * 0.7})
     assert 0 < len(some.plan.swaps) < len(loose.plan.swaps) and some.met
-    none = loose.again({"relative_l2": 2e-3})
+    none = loose.again({"relative_l2": 3e-4})
     assert not none.plan.swaps and none.met
     assert loose.search.seconds < some.search.seconds < none.search.seconds
+
+
+def test_fp4_is_planned_emulated_and_said(monkeypatch):
+    use(monkeypatch, BLACKWELL)
+    model, args = transformer(64), rows(2, 64, 64)
+    found = pa.search(model, args, budget={"relative_l2": 0.5})
+    assert {swap.recipe for swap in found.plan.swaps} == {"nvfp4"} and found.search.emulated == ("nvfp4",)
+    assert error_of(found.module, model, *args) == pytest.approx(found.measured["relative_l2"], rel=1e-3)
+    assert "nvfp4 emulated" in pa.report.render(found.report, "full")
+    linear, by_table = nn.Linear(64, 64), dict(found.module.named_modules())["0.attention.q"]
+    linear.load_state_dict({"weight": by_table.weight.detach(), "bias": by_table.bias.detach()})
+    x = rows(32, 64)[0].bfloat16()
+    expected = quantise.product(x, linear.weight.detach().bfloat16(), linear.bias.detach(), "nvfp4").float()
+    assert float((by_table(x).detach().float() - expected).norm() / expected.norm()) < 1e-2, (
+        "our emulation and torchao's"
+    )
+
+
+def test_fp4_that_the_device_lacks_is_not_planned():
+    found = pa.search(transformer(64), rows(2, 64, 64), budget={"relative_l2": 0.5})
+    assert found.plan.swaps and not any("fp4" in swap.recipe for swap in found.plan.swaps)
+
+
+@pytest.mark.parametrize("policy", ["search-bf16", "search-bf16-training"])
+def test_costs_in_the_report_are_those_of_the_search(policy):
+    found = pa.search(transformer(), rows(2, 16, 32), budget={"relative_l2": 2e-2}, policy=policy)
+    cost = found.report.cost
+    assert cost.seconds - cost.update_seconds == pytest.approx(found.search.seconds)
+    assert cost.seconds_high - cost.update_seconds == pytest.approx(found.search.seconds_high)
+    assert bool(cost.update_seconds) == (policy == "search-bf16-training")
+
+
+def test_training_mode_keeps_outputs_to_the_budget_and_gradients_are_verified_by_convert(tmp_path):
+    model, args = transformer(), rows(2, 16, 32)
+    found = pa.search(model, args, budget={"relative_l2": 5e-3}, policy="search-bf16-training")
+    assert found.met and found.measured["relative_l2"] <= 5e-3 and found.module.training
+    assert {each.dtype for each in found.module.parameters()} == {torch.float32}
+    assert any("gradients" in note for note in found.search.notes)
+    (towards,) = rows(2, 16, 32, seed=3)
+    (model(*args) * towards).sum().backward()
+    (found.module(*args) * towards).sum().backward()
+    made = dict(found.module.named_parameters())
+    expected = torch.cat([each.grad.flatten() for _, each in model.named_parameters()])
+    gradients = torch.cat([made[name].grad.flatten() for name, _ in model.named_parameters()])
+    assert float((gradients - expected).norm() / expected.norm()) < 2**-3, "a rounding of e5m2 each"
+    plan_file.write(found.plan, tmp_path / "plan.yaml")
+    done = pa.convert(model, args, policy=found.plan.policy, apply_plan=tmp_path / "plan.yaml", device="h100")
+    assert done.report.verification.gradients and all(each.passed for each in done.report.verification.gradients)
+
+
+def later(first: float, then: Any):
+    """A metric that is a number of the captured model, and then something else."""
+    asked = []
+
+    def metric(model: nn.Module) -> float:
+        asked.append(model)
+        if len(asked) == 1:
+            return first
+        if isinstance(then, Exception):
+            raise then
+        return then
+
+    return metric
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [(RuntimeError("disk full"), "raised RuntimeError: disk full"), (math.nan, "metric of a plan that")],
+)
+def test_a_metric_that_fails_on_a_plan_rules_the_plan_out_and_is_said(then, said):
+    found = pa.search(Mlp(), rows(8, 64), budget={"metric": 1.0}, metric=later(1.0, then))
+    assert found.search.outcome == "nothing low" and found.met and found.measured["metric"] == 1.0
+    assert any(said in note for note in found.search.notes)
+
+
+def test_a_metric_that_returns_text_on_a_plan_is_refused():
+    with pytest.raises(InputError, match="metric returned a str; expected a number"):
+        pa.search(Mlp(), rows(8, 64), budget={"metric": 1.0}, metric=later(1.0, "good"))
+
+
+def test_a_function_that_the_model_itself_does_not_keep():
+    def one(expected: Tensor, made: Tensor) -> float:
+        return 1.0
+
+    found = pa.search(Mlp(), rows(8, 64), budget={one: 0.5})
+    assert not found.met and found.measured == {"one": 1.0}
+
+
+def test_a_recipe_that_the_device_lacks_is_said():
+    rule = "name: linears, op: linear, class: fp8-eligible, backend: torchao_quantize, recipe: nvfp4"
+    text = policy(rule, "name: rest, class: follow")
+    found = pa.search(Mlp(), rows(64, 64), budget={"relative_l2": 0.5}, policy=policies.parse(text))
+    assert not found.plan.swaps and found.met
+    assert any("linears: nvfp4 needs compute capability 10.0" in note for note in found.search.notes)
