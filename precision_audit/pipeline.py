@@ -249,6 +249,8 @@ def check_arguments(args: Any, kwargs: Any) -> None:
 
 def device_of(name: str | None, policy: Policy) -> tuple[Hardware, str]:
     """The device to plan for, and who named it."""
+    if name is not None and not isinstance(name, str):
+        raise InputError(f'device is a {type(name).__name__}; expected a name of `list devices`, such as "h100"')
     if name is not None:
         return resolved(device_named(name)), "given"
     if policy.device:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import platform
 import sys
@@ -112,7 +113,8 @@ def _read(path: Path) -> Speed | None:
         tree = json.loads(path.read_text(encoding="utf-8"))
         rates = tuple(Rate(**each) for each in tree["rates"])
         figures = [*(each.per_second for each in rates), tree["launch"], tree["bandwidth"]]
-        return Speed(rates, tree["launch"], tree["bandwidth"]) if rates and min(figures) > 0 else None
+        whole = all(math.isfinite(each) and each > 0 for each in figures) and "fp32" in dict(_peaks(rates))
+        return Speed(rates, tree["launch"], tree["bandwidth"]) if whole else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

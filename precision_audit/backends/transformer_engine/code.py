@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from precision_audit.applying.given import Given, plan_of
 from precision_audit.backends.transformer_engine.options import ENUM_FIELDS
 from precision_audit.backends.transformer_engine.patterns import gated
 from precision_audit.backends.transformer_engine.template import TEMPLATE
@@ -35,8 +36,9 @@ class _Row:
     recipe: str
 
 
-def te_code(plan: Plan) -> str:
-    """The file's text. InputError for a plan without such swaps."""
+def te_code(plan: Given) -> str:
+    """The file's text, for a Plan, a Report, a Conversion or a plan file. InputError for one without such swaps."""
+    plan = plan_of(plan)
     swaps = [swap for swap in plan.swaps if swap.backend == NAME]
     if not swaps:
         raise InputError(

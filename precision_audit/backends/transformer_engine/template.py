@@ -53,6 +53,9 @@ def check_device():
 def convert(model):
     """Put the modules into `model`, in place, over its own parameters; return it."""
     check_device()
+    _use_own_names(model)
+    for path, *_, gone, _ in MODULES:
+        _check_hooks(model, (path, *gone))
     for path, kind, arguments, parameters, gone, name in MODULES:
         values = {own: model.get_parameter(key) for own, key in parameters.items()}
         training, weight = model.get_submodule(path).training, next(iter(values.values()))
@@ -99,6 +102,30 @@ def _keys():
 
 def _is_extra(key):
     return key.rpartition(".")[2] == "_extra_state"
+
+
+def _use_own_names(model):
+    """A name at the top that a converted module has itself (`graph`) ends in an underscore in the plan."""
+
+    def own(path):
+        first, dot, rest = path.partition(".")
+        while first.endswith("_") and not hasattr(model, first):
+            first = first[:-1]
+        return first + dot + rest
+
+    MODULES[:] = [
+        (own(path), kind, arguments, {name: own(key) for name, key in parameters.items()}, [*map(own, gone)], name)
+        for path, kind, arguments, parameters, gone, name in MODULES
+    ]
+
+
+def _check_hooks(model, paths):
+    """A hook would be dropped with the module it is on, and the model would compute something else."""
+    for path in paths:
+        module = model.get_submodule(path)
+        if any(getattr(module, name) for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks",
+                                                  "_backward_pre_hooks")):
+            raise RuntimeError(f"{path} has hooks, which would be dropped: remove them, or take it out of MODULES")
 
 
 def _put(model, path, module):
