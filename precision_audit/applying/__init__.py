@@ -42,6 +42,13 @@ def apply(model: nn.Module, plan: Given, args: Sequence[Any] = (), kwargs: Mappi
     Raises InputError, in one line, when the plan does not fit the model or a swap is refused; the model is then as it
     was.
     """
+    from torch import nn
+
+    from precision_audit.pipeline import check_arguments
+
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}; expected the nn.Module to apply the plan to")
+    check_arguments(args, kwargs)
     made = plan_of(plan)
     graph = graph_of(plan, made, model, args, kwargs)
     names = check_fit(model, made, graph)

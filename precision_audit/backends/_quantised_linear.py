@@ -41,6 +41,8 @@ class QuantisedLinear(nn.Module):
         assert isinstance(weight, nn.Parameter) and (bias is None or isinstance(bias, nn.Parameter))
         self.register_parameter("weight", weight)
         self.register_parameter("bias", bias)
+        # nn.TransformerEncoder's fast path reads the weights of its linears instead of calling them, but for hooks
+        self.register_forward_pre_hook(_called)
         self.quantise()
 
     @property
@@ -82,6 +84,10 @@ class QuantisedLinear(nn.Module):
     def extra_repr(self) -> str:
         how = ", emulated" if self.emulated else ""
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, recipe={self.recipe}{how}"
+
+
+def _called(_module: nn.Module, _inputs: tuple[Tensor, ...]) -> None:
+    """Changes nothing; that it is there has the module called."""
 
 
 def _runs_on(device: torch.device, recipe: str) -> bool:

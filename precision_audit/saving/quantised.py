@@ -28,8 +28,8 @@ def apart(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], d
         if not hasattr(tensor, "__tensor_flatten__"):
             plain[name] = value
             continue
-        for inner in tensor.__tensor_flatten__()[0]:
-            parts[f"{name}:{inner}"] = _bytes(getattr(tensor, inner))
+        for inner in tensor.__tensor_flatten__()[0]:  # copied, or only the first of a weight's two names is written
+            parts[f"{name}:{inner}"] = _bytes(getattr(tensor, inner)).clone()
     return plain, parts
 
 

@@ -26,6 +26,7 @@ from precision_audit.records import InputError
 NAMES = ("relative_l2", "sqnr", "argmax_flip", "metric", "metric_drop", "metric_rise")
 OF_METRIC = ("metric", "metric_drop", "metric_rise")
 _EXAMPLE = "such as relative_l2=1e-2"
+_MOST_DB = 320.0  # fp64 has about that
 
 Key = str | Callable[..., Any]
 
@@ -44,8 +45,11 @@ class Limit:
         if math.isnan(measured):
             return math.inf
         if self.name == "sqnr":  # as amplitudes, like the other errors
-            return float(10.0 ** ((self.bound - measured) / 20.0))
-        return max(self.excess(measured, reference), 0.0) / self.allowed(reference)
+            return float(10.0 ** (min(self.bound - measured, _MOST_DB) / 20.0))
+        used, allowed = max(self.excess(measured, reference), 0.0), self.allowed(reference)
+        if not allowed:  # a percentage of a metric that is zero
+            return math.inf if used else 0.0
+        return used / allowed
 
     def excess(self, measured: float, reference: float) -> float:
         """What is compared with `allowed`."""
@@ -122,6 +126,8 @@ def _limit(key: Any, value: Any) -> Limit:
         raise InputError(f"budget {key}={value}: a percentage is of the user's metric only; write {bound:g}")
     if key == "argmax_flip" and bound >= 1:
         raise InputError(f"budget argmax_flip={bound:g}: is a share of rows; expected a number between 0 and 1")
+    if key == "sqnr" and bound > _MOST_DB:
+        raise InputError(f"budget sqnr={bound:g}: no format has so many dB; expected at most {_MOST_DB:g}, such as 30")
     return Limit(key, bound, relative=relative)
 
 
@@ -135,6 +141,8 @@ def _number(name: str, value: Any) -> tuple[float, bool]:
         bound = float(text[:-1]) / 100 if relative else float(text)
     except (TypeError, ValueError) as error:
         raise InputError(f"budget {name}={value}: is no number; expected {_EXAMPLE}") from error
+    except OverflowError as error:
+        raise InputError(f"budget {name}: is larger than any float; expected {_EXAMPLE}") from error
     if not math.isfinite(bound):
         raise InputError(f"budget {name}={value}: expected a finite number; {_EXAMPLE}")
     if bound <= 0:

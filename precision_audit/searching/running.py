@@ -103,6 +103,11 @@ def check(limits: Iterable[Limit], known: Reference) -> None:
     named = known.names()
     if not named:
         raise InputError("the model returns no tensor: there is nothing to keep to a budget")
+    for index, each in enumerate(known.outputs):
+        lost = [name for name, value in flatten(each).items() if bool(torch.isnan(value).any())]
+        if lost:
+            which = f"calibration batch {index - 1}" if index else "the example"
+            raise InputError(f"{lost[0]} of the model itself holds NaN on {which}: no error can be measured against it")
     for limit in limits:
         if limit.function is not None:
             known.alike(limit.name, limit.function)
