@@ -1,8 +1,8 @@
 """PA403 fp8 gains nothing here
 
 What it does: names every linear that may be swapped and for which fp8 is predicted to be no faster than the low format,
-with both times; says so of the model, as a warning, where that holds of most of its swaps. Under `swap: worth-it` such
-a linear is not swapped, and the finding says why.
+with both times; says so of the model where that holds of most of its swaps. A note: the result is right. Under
+`swap: worth-it` such a linear is not swapped, and the finding says why.
 Why it is a hazard: input and weight have to be read and scaled in every step before the product begins. With few rows,
 or a small K or N, that costs more than the faster product saves, and the model pays with its accuracy for being slower.
 Half of what is reported of fp8 libraries is "slower than bf16".
@@ -61,7 +61,7 @@ def _of_the_model(context: Context, slower: list[tuple[Swap, Worth]], swaps: int
     )
     made = found_in_policy(
         __name__,
-        "warning",
+        "note",
         rule,
         message,
         Evidence("ASSUMED", f"cost model of {context.hardware.name}", (("slower", len(slower)), ("swaps", swaps))),

@@ -23,7 +23,7 @@ from precision_audit.cost.roofline import MATRIX_KINDS
 from precision_audit.hardware import has_tf32, unit
 from precision_audit.hardware.recipes import chosen, devices, existing, lacking
 from precision_audit.recipes import Recipe
-from precision_audit.records import Evidence, Finding, Hardware, Rule
+from precision_audit.records import Evidence, Finding, Hardware, Rule, Severity
 from precision_audit.rules import Context, Example, found, found_in_policy
 
 _STORED = ("parameter", "buffer", "constant")
@@ -104,7 +104,8 @@ def _formats(context: Context) -> Iterator[Finding]:
             continue
         elif kind == "emulated":
             text = f"{format_} is emulated on {where}: {many} computed in fp32 → memory is saved, time is not"
-            yield found_in_policy(__name__, "warning", rule, text, evidence, remedy=_another(format_, context))
+            severity: Severity = "note" if context.hardware.kernels == "cpu" else "warning"  # no CPU is bought for it
+            yield found_in_policy(__name__, severity, rule, text, evidence, remedy=_another(format_, context))
         elif kind == "vector" and _no_faster(format_, context.hardware):
             text = f"{format_} has no units of its own on {where}: {many} at fp32's pace → only memory is saved"
             yield found_in_policy(__name__, "note", rule, text, evidence)

@@ -2,7 +2,7 @@
 
 What it does: adds up what the ops cost on the device in the high format, and what they cost where those that the policy
 pins low run low and those that are free run in the cheaper format; casts come on top. Reports it where nothing is
-gained, as a warning where more than a third is lost.
+gained. A note: the result is right, and the time is a prediction.
 Why it is a hazard: accuracy is given up for nothing. A processor without units for a format converts every operand, or
 has reference kernels alone, and takes several times as long.
 What to do: keep the high format there, choose a low format that the device has units for, or name the device that the
@@ -20,8 +20,6 @@ from precision_audit.plan.reading import alike
 from precision_audit.records import Evidence, Finding, Op
 from precision_audit.report import phrases
 from precision_audit.rules import Context, Example, found
-
-_LOST = 1.3  # times the high format's time, from which on it is a warning
 
 
 class _Seconds(NamedTuple):
@@ -44,7 +42,7 @@ def check(context: Context) -> Iterator[Finding]:
     ratio = whole / whole_high
     yield found(
         __name__,
-        "warning" if ratio > _LOST else "note",
+        "note",
         ops[dearest],
         f"predicted no faster in {low} on {context.hardware.name}: {ratio:.2g} times as long as all in {high}, "
         "casts not counted",

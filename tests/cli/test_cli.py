@@ -165,7 +165,7 @@ def test_no_inputs_prints_the_command_that_fits(
         (["net.py", "--output-format", "github"], ["not available in this version"]),
         (["net.py", "--baseline", "b.json"], ["--baseline", "not available in this version"]),
         (["net.py", "--min-basis", "prove"], ["--min-basis", "prove"]),
-        (["search", "net.py"], ["search: not available in this version"]),
+        (["diff", "net.py"], ["diff: not available in this version"]),
         (["diff", "a.json", "b.json"], ["diff: not available in this version"]),
         (["rule", "PA508"], ["no rule 'PA508'", "did you mean PA50", "list rules"]),
         (["rule", "unknwn op"], ["did you mean PA504, unknown op?"]),

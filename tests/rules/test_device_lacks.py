@@ -127,8 +127,8 @@ def test_bf16_before_ampere(on: str, given: str) -> None:
         ("fp16-inference", "p100", "note", "fp16 has no units of its own on p100 (Pascal)"),
         ("fp16-inference", "mps-m1-max", "note", "only memory is saved"),
         ("bf16-inference", "mps-m1-max", "warning", "bf16 is emulated on mps-m1-max"),
-        ("bf16-inference", "cpu-avx2", "warning", "bf16 is emulated on cpu-avx2"),
-        ("fp16-inference", "cpu-avx512-bf16", "warning", "fp16 is emulated on cpu-avx512-bf16"),
+        ("bf16-inference", "cpu-avx2", "note", "bf16 is emulated on cpu-avx2"),
+        ("fp16-inference", "cpu-avx512-bf16", "note", "fp16 is emulated on cpu-avx512-bf16"),
     ],
 )  # fmt: skip
 def test_formats_without_units(given: str, on: str, severity: str, part: str) -> None:
