@@ -136,12 +136,16 @@ def _overridden(findings: Iterable[Finding], decisions: Iterable[Decision]) -> t
     return tuple(replace(finding, overridden=by(finding)) for finding in kept)
 
 
+def _of_another(committed: Plan, policy: Policy) -> str:
+    return f", or give policy {committed.policy}, which it was made for" if committed.policy != policy.name else ""
+
+
 def _checked(committed: Plan, graph: Graph, policy: Policy, hardware: Hardware) -> Plan:
     problems = plan_file.check(committed, graph, policy, hardware)
     if problems:
         raise InputError(
             f"the plan does not fit this model: {problems[0]}"
             + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
-            + "; write it again with --write-plan"
+            + f"; write it again with --write-plan{_of_another(committed, policy)}"
         )
     return committed

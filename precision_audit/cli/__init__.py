@@ -107,6 +107,7 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
     read = {"model": spec.partition(":")[0], "checkpoint": settings.checkpoint, "policy": settings.policy,
             "calibration data": settings.calibration_data, "plan to apply": settings.apply_plan,
             "plan to check": settings.check_plan}  # fmt: skip
+    settings = _of_its_plan(settings)
     written = (settings.write_plan, settings.write_code)
     places = outputs.check(settings.output, command, written, read, settings.pictures)
     policy, plans = _before(settings, command)
@@ -184,6 +185,17 @@ def _before(settings: Settings, command: str) -> tuple[Policy, dict[str, Plan | 
             f"add --policy {applied.policy}"
         )
     return policy, plans
+
+
+def _of_its_plan(settings: Settings) -> Settings:
+    """Where a plan is applied or checked and no policy was named: under the shipped policy that it was made for."""
+    from precision_audit import policy as policies
+
+    given = settings.apply_plan or settings.check_plan
+    if not given or "policy" in settings.origins:
+        return settings
+    made = _plan(given)
+    return replace(settings, policy=made.policy) if made and made.policy in policies.shipped() else settings
 
 
 def _plan(path: str | None) -> Plan | None:

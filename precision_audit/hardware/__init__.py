@@ -110,7 +110,10 @@ def _read() -> tuple[dict[str, Hardware], dict[str, str]]:
     entries: dict[str, dict[str, Any]] = yaml.load(_FILE.read_text(encoding="utf-8"), Loader=loader)
     rows = {name: _row(name, entry) for name, entry in entries.items()}
     here = rows["cpu-amx"]
-    rows["local"] = replace(here, name="local", title="this machine, taken as cpu-amx")
+    rows["local"] = replace(
+        here, name="local", title="this machine, measured when a plan is made for it; until then as cpu-amx",
+        vendor="", architecture="",
+    )  # fmt: skip
     spellings = {_squeezed(name): name for name in rows}
     for name, entry in entries.items():
         for also in (entry["title"], *entry.get("also", ())):

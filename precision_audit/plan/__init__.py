@@ -93,15 +93,23 @@ def plan(
 
 def settle(decisions: Iterable[Decision], made: Plan) -> tuple[Decision, ...]:
     """Decisions with the plan's choice and its reason where they waited for one or could not be kept."""
-    formats, swapped = dict(made.formats), {key for swap in made.swaps for key in swap.ops}
+    formats, swapped = dict(made.formats), {key: swap for swap in made.swaps for key in swap.ops}
     refused = {refusal.op: refusal for refusal in made.refusals}
     fed = {key for cast in made.casts for key in cast.consumers}
     return tuple(
         _settled(each, formats.get(each.op, ""), refused.get(each.op), each.op in fed, made)
         if each.op not in swapped
-        else each
+        else _swapped_by(each, swapped[each.op])
         for each in decisions
     )
+
+
+def _swapped_by(decision: Decision, swap: Swap) -> Decision:
+    """Of a plan that was given, the policy need not have asked for the swap."""
+    if decision.swapped or decision.op not in swap.linears:
+        return decision
+    runs = f"{recipes.arithmetic(swap.backend, swap.recipe)} {swap.recipe}"
+    return replace(decision, chosen=runs, reason=f"plan: swapped by {swap.backend}")
 
 
 def _settled(decision: Decision, runs: str, refusal: Refusal | None, fed: bool, made: Plan) -> Decision:

@@ -42,7 +42,7 @@ def points(report: Report) -> list[list[str]]:
             "*" if each.chosen else "",
             phrases_time(each.seconds),
             f"{each.error:.2g}",
-            each.low,
+            each.low if each.ops_low or each.swaps else "-",
             f"{each.ops_low} of {each.ops}",
             ", ".join(f"{count} {name}" for name, count in each.swaps) or "-",
             str(each.casts),

@@ -65,7 +65,7 @@ def summary(
     apart = {"more resolved by the plan": resolved, "suppressed": suppressed}
     more = ", ".join(f"{number} {what}" for what, number in apart.items() if number)
     parts = [", ".join(counts) + (f" ({more})" if more else "")]
-    if asks_for_swaps(policy):
+    if asks_for_swaps(policy) or plan.swaps:
         asked = {rule.backend for rule in policy.rules if rule.backend}
         idle = {backends.title(name) for name in asked - {swap.backend for swap in plan.swaps}}
         kinds = sorted({swap.kind for swap in plan.swaps} | idle)

@@ -31,14 +31,14 @@ def check(context: Context) -> Iterator[Finding]:
             op = ops[refusal.op]
             message = f"{op.module}: stays {context.decisions[op.key].chosen or context.policy.low}: {refusal.reason}"
             yield found(__name__, "note", op, message, Evidence("ASSUMED", "cost model of the device"))
-    judged = [(swap, _judged(context, ops[swap.op], swap)) for swap in context.swaps if not swap.covers]
-    slower = [(swap, verdict) for swap, verdict in judged if verdict.reason]
+    judged = [(ops[key], _judged(context, ops[key], swap)) for swap in context.swaps for key in swap.linears]
+    slower = [(op, verdict) for op, verdict in judged if verdict.reason]
     remedy = "swap: worth-it in the policy, or a larger batch"
-    for swap, verdict in slower:
+    for op, verdict in slower:
         numbers = (("seconds", verdict.seconds), ("seconds_low", verdict.seconds_low))
         evidence = Evidence("ASSUMED", f"cost model of {context.hardware.name}", numbers)
-        message = f"{swap.module}: swapped, and {verdict.reason}"
-        yield found(__name__, "note", ops[swap.op], message, evidence, remedy=remedy)
+        message = f"{op.module}: swapped, and {verdict.reason}"
+        yield found(__name__, "note", op, message, evidence, remedy=remedy)
     if 2 * len(slower) > len(judged):
         yield _of_the_model(context, slower, len(judged))
 
@@ -50,11 +50,11 @@ def _judged(context: Context, op: Op, swap: Swap) -> Worth:
     return worth(op, inputs, swap.backend, swap.recipe, policy.low, context.hardware, policy.mode)
 
 
-def _of_the_model(context: Context, slower: list[tuple[Swap, Worth]], swaps: int) -> Finding:
+def _of_the_model(context: Context, slower: list[tuple[Op, Worth]], swaps: int) -> Finding:
     """Of the policy's first rule that swaps: the model as a whole has no line."""
     rule = next(each for each in context.policy.rules if each.classification == "fp8-eligible")
     lost = sum(verdict.seconds - verdict.seconds_low for _, verdict in slower)
-    are, on = "swaps are" if swaps > 1 else "swap is", context.hardware.name
+    are, on = "swapped linears are" if swaps > 1 else "swapped linear is", context.hardware.name
     message = (
         f"{len(slower)} of {swaps} {are} predicted to gain nothing on {on} at the example's "
         f"sizes ({lost * 1e6:+.3g} µs together against {context.policy.low})"
@@ -65,7 +65,7 @@ def _of_the_model(context: Context, slower: list[tuple[Swap, Worth]], swaps: int
         rule,
         message,
         Evidence("ASSUMED", f"cost model of {context.hardware.name}", (("slower", len(slower)), ("swaps", swaps))),
-        remedy="a policy with swap: worth-it, such as fp8-training-hopper-fast; audit with the batch you run",
+        remedy="swap: worth-it in the policy, or one without swaps; audit with the batch you run",
     )
     return replace(made, op="", module="")
 

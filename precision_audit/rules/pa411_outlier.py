@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from precision_audit.quantise import ROW, SCHEMES, WHOLE
+from precision_audit.recipes import RECIPES
 from precision_audit.records import Evidence, Finding, Quantised
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.swapping import Swapping, percent, swapping
@@ -69,8 +70,15 @@ def suffers(schemes: dict[str, Quantised] | Any, scheme: str) -> bool:
 
 def _remedy(each: Swapping, low: str) -> str:
     if each.recipe.scheme != _ROWS and not suffers(each.schemes, _ROWS):
-        return f"recipe: rowwise, or keep {each.name} in {low}"
+        return f"recipe: {_by_row(each)}, or keep {each.name} in {low}"
     return f"keep {each.name} in {low}, or give blocks of 32 a scale (mxfp8, on Blackwell)"
+
+
+def _by_row(each: Swapping) -> str:
+    """The first recipe of the same backend with a scale per row."""
+    rows = [row.name for row in RECIPES.values() if row.scheme == _ROWS and row.activations]
+    own = [row.name for row in RECIPES.values() if row.backend == each.recipe.backend and row.name in rows]
+    return (own or rows)[0]
 
 
 def bad() -> Example:

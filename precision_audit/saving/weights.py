@@ -36,4 +36,7 @@ def write(state: Mapping[str, torch.Tensor], path: Path) -> None:
         place = (storage.data_ptr(), tensor.device)
         stored[name] = tensor if whole and place not in storages else tensor.clone()
         storages.add(place)
+    path.touch()
+    mode = path.stat().st_mode  # save_file makes a file that only its owner can read
     save_file(stored, path)
+    path.chmod(mode)

@@ -127,7 +127,11 @@ def _notes(evidence: Evidence, solution: Solution) -> list[str]:
         held = "the policy's pins" if high.solved.error else "what was tried"
         found.append(f"no plan keeps to the budget, because of {held}; this is the nearest that was reached")
     elif solution.best.run is None:
-        faster = "none of the plans that were run kept to it" if solution.runs else "no plan is predicted to be faster"
+        faster = (
+            "none of the plans that were run kept to it"
+            if solution.runs
+            else "no faster plan is predicted to keep to it"
+        )
         found.append(f"nothing runs low: {faster}; the captured model is the plan")
     for raised in dict.fromkeys(each.raised for each in solution.trials if each.raised):
         found.append(f"a plan that was run raised {raised}: it counts as one that does not keep to the budget")
@@ -207,8 +211,9 @@ def _next(found: Report, search: Search, said: dict[str, str]) -> tuple[str, ...
     model, policy = shlex.quote(found.meta.model), f"search-{found.plan.low}"
     policy += "-training" if found.plan.mode == "training" else ""
     unbuilt = [swap for swap in found.plan.swaps if swap.backend not in BUILDABLE]
-    where = f" on {found.meta.device}" if unbuilt else ""
-    return (
-        f"precision-audit search {model} … --write-plan plan.yaml, review it, then",
-        f"precision-audit convert {model} --policy {policy} --apply-plan plan.yaml -o out/{where}",
-    )
+    device = f" --device {found.meta.device}" if found.meta.device_from == "given" else ""
+    convert = f"precision-audit convert {model} --policy {policy}{device} --apply-plan plan.yaml -o out/"
+    there = f"there, on {found.meta.device}: " if unbuilt else ""
+    if "--write-plan" in said["command"]:
+        return (f"{there}{convert}",) if unbuilt else (convert,)
+    return ("the same with --write-plan plan.yaml, review it, then", f"{there}{convert}")
