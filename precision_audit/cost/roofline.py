@@ -67,12 +67,14 @@ def op_seconds(
     if mode == "training":  # a gradient reads and writes tensors of the same three sizes
         runs += [tuple(gradients(each)[side] for each in forward) for side in (0, 1)]
     whole = sum(each.flops for each in forward)
-    return sum(
+    waiting = len(runs) * _steps(op, inputs) * hardware.launch
+    together = sum(
         _launched(
             sum(product_seconds(each, moved * each.flops / whole, format_, hardware, compute) for each in run), hardware
         )
         for run in runs
     )
+    return max(together, waiting)
 
 
 def product_seconds(
@@ -138,6 +140,16 @@ def compute_format(policy: Policy) -> str:
     if policy.high != "fp32":
         return ""
     return "tf32" if any(setting in _TF32 for setting in policy.environment) else ""
+
+
+def _steps(op: Op, inputs: Sequence[Tensor]) -> int:
+    """Steps of a recurrent op that wait for one another, each a launch at least, whatever runs them; 0 of others."""
+    given = dict(op.attributes)
+    layers = given.get("num_layers")
+    if op.kind != "rnn" or not isinstance(layers, int) or not inputs or len(inputs[0].hint) < 2:
+        return 0
+    axis = 1 if given.get("batch_first") and len(inputs[0].hint) == 3 else 0
+    return layers * inputs[0].hint[axis]
 
 
 def _launched(work: float, hardware: Hardware) -> float:

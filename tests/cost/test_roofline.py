@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
+from precision_audit.capture import capture
 from precision_audit.cost.roofline import (
     bound,
     cast_bytes,
@@ -187,3 +190,16 @@ def test_a_format_without_a_unit_runs_at_the_fp32_peak(name, format_, peak):
 def test_the_environment_may_switch_tf32_on(environment, high, compute):
     policy = Policy("p", "p.yaml", "", "inference", high, "fp16", (), environment=environment)
     assert compute_format(policy) == compute
+
+
+@pytest.mark.parametrize(("batch_first", "shape"), [(True, (4, 100, 8)), (False, (100, 4, 8))])
+@pytest.mark.parametrize(("mode", "passes"), [("inference", 1), ("training", 3)])
+def test_steps_of_a_recurrence_wait_for_one_another(batch_first, shape, mode, passes):
+    module = nn.LSTM(8, 8, num_layers=2, batch_first=batch_first)
+    graph = capture(module, (torch.randn(shape),), None, mode="inference").graph
+    tensors = {value: made for each in graph.ops for value, made in zip(each.values, each.outputs, strict=True)}
+    (recurrent,) = [each for each in graph.ops if each.op == "lstm"]
+    inputs = [tensors[operand.value] for operand in recurrent.operands]
+    fast = replace(ROUND, bandwidth=1e15, peaks=(("fp32", 1e18), ("bf16", 1e18)))
+    for format_ in ("fp32", "bf16"):  # 100 steps of two layers, 1 µs each
+        assert op_seconds(recurrent, inputs, format_, fast, mode) == pytest.approx(passes * 200e-6)
