@@ -81,7 +81,8 @@ def test_fp8_emulated_generates_what_torchao_does() -> None:
     report = pa.audit(model, (), {"input_ids": IDS}, policy="fp8-training-hopper", device="h100", verify=False)
     _, plain = steps(llama())
     applied = pa.apply(model.eval(), report)
-    assert len(applied.swapped) == 14 and sum(map(is_swapped, model.modules())) == 14  # seven a layer, not the head
+    planned = len(report.plan.swaps)  # of seven a layer, without the head, those that are not too sensitive (PA410)
+    assert 8 <= planned <= 14 and len(applied.swapped) == sum(map(is_swapped, model.modules())) == planned
     config = dataclasses.replace(Float8LinearConfig.from_recipe_name("rowwise"), emulate=True)
     theirs = convert_to_float8_training(llama(), config=config, module_filter_fn=pa.module_filter_fn(report)).eval()
     (tokens, logits), (wanted, reference) = steps(model), steps(theirs)

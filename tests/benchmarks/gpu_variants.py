@@ -147,7 +147,7 @@ class Workload:
         return self._variant(model, {}, tuple(x.bfloat16() for x in self.args))
 
     def _transformer_engine(self) -> Variant:
-        if importlib.util.find_spec("transformer_engine") is None:
+        if any(importlib.util.find_spec(name) is None for name in ("transformer_engine", "transformer_engine_torch")):
             raise Skipped("TransformerEngine is not installed")
         import transformer_engine.pytorch as te
 
