@@ -308,7 +308,7 @@ def test_convert_verifies_and_says_what_was_emulated(recipe: str) -> None:
     weights_only = not row_of(NAME, recipe).activations
     assert [swap.module for swap in result.plan.swaps] == ["up", "down", *(["head"] if weights_only else [])]
     found = result.report.verification
-    assert found.passed and {each.rule for each in result.report.findings if each.severity != "note"} == {"PA403"}
+    assert found.passed and not [each for each in result.report.findings if each.severity != "note"]
     assert found.emulated == (() if recipe not in EMULATED else ("fp8" if "float8" in recipe else recipe,))
     kind = result.plan.swaps[0].kind
     assert f"{kind}: {len(result.plan.swaps)} of 3 linears" in result.report.summary
