@@ -27,6 +27,7 @@ NAMES = ("relative_l2", "sqnr", "argmax_flip", "metric", "metric_drop", "metric_
 OF_METRIC = ("metric", "metric_drop", "metric_rise")
 _EXAMPLE = "such as relative_l2=1e-2"
 _MOST_DB = 320.0  # fp64 has about that
+_OVERFLOWS = 6000.0  # dB; as an amplitude 1e300
 
 Key = str | Callable[..., Any]
 
@@ -45,7 +46,8 @@ class Limit:
         if math.isnan(measured):
             return math.inf
         if self.name == "sqnr":  # as amplitudes, like the other errors
-            return float(10.0 ** (min(self.bound - measured, _MOST_DB) / 20.0))
+            lacking = self.bound - measured
+            return float(10.0 ** (lacking / 20.0)) if lacking < _OVERFLOWS else math.inf
         used, allowed = max(self.excess(measured, reference), 0.0), self.allowed(reference)
         if not allowed:  # a percentage of a metric that is zero
             return math.inf if used else 0.0
