@@ -194,7 +194,10 @@ def _of_its_plan(settings: Settings) -> Settings:
     given = settings.apply_plan or settings.check_plan
     if not given or "policy" in settings.origins:
         return settings
-    made = _plan(given)
+    try:
+        made = _plan(given)
+    except InputError:  # said where the plan is needed
+        return settings
     return replace(settings, policy=made.policy) if made and made.policy in policies.shipped() else settings
 
 
