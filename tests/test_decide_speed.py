@@ -13,7 +13,9 @@ GPU = Hardware("there", "", "9.0", (("fp32", 1.0), ("bf16", 2.0), ("fp8", 4.0)),
 
 
 def test_twenty_thousand_ops_take_a_few_seconds_with_all_rules() -> None:
+    start = time.perf_counter()
     whole = _stack(5000)
+    written = time.perf_counter() - start
     assert sum("/" in op.key for op in whole.ops) == 20_000
     decide(_stack(2), policy.load("bf16-training"), GPU, {})  # imports and caches
     taken = []
@@ -22,7 +24,7 @@ def test_twenty_thousand_ops_take_a_few_seconds_with_all_rules() -> None:
         decided = decide(whole, policy.load("bf16-training"), GPU, {})
         taken.append(time.perf_counter() - start)
     assert len(decided.decisions) == 20_000
-    assert min(taken) < 3.0  # 1.1 on two shared cores, 0.35 of it without the rules
+    assert min(taken) < 20 * written  # 1 to 3 s, as the machine is; 8 times what it takes to write the records down
 
 
 def test_a_loop_of_7500_ops_is_pinned_whole_in_seconds() -> None:

@@ -32,7 +32,7 @@ def check(context: Context) -> Iterator[Finding]:
     if low == high or context.policy.autocast:
         return
     spent = _spent(context)
-    pinned = [key for key in spent if context.decisions[key].chosen == low]
+    pinned = {key: None for key in spent if context.decisions[key].chosen == low}
     pays = {key: spent[key].low if key in pinned else min(spent[key]) for key in spent}
     whole_high, whole = sum(each.high for each in spent.values()), sum(pays.values())
     if not pinned or whole < whole_high:
