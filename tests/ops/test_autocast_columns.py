@@ -101,7 +101,12 @@ COMPOSITES: list[tuple[str, Any, tuple[Any, ...]]] = [
 def test_what_autocast_reaches_inside_is_in_the_table(
     name: str, overload: Any, args: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reached = _reached(overload, args, monkeypatch)
+    try:
+        reached = _reached(overload, args, monkeypatch)
+    except RuntimeError as error:
+        if "could not create a primitive" not in str(error):
+            raise
+        pytest.skip(f"oneDNN has no {name} in bf16 on this processor")
     listed = set(ops.OPS[name].inner("cpu"))
     assert reached <= listed
     assert bool(reached) == bool(listed)
