@@ -214,7 +214,7 @@ def test_eligible_and_slower_is_reported_or_not_swapped(swap: str) -> None:
         assert not any(each.rule == "PA401" and each.module == "wide" for each in decided.findings)
     else:
         (whole,) = [each for each in decided.findings if each.rule == "PA403" and not each.module]
-        assert whole.message.startswith("1 of 1 swap is predicted to gain nothing on h100")
+        assert whole.message.startswith("1 of 1 swapped linear is predicted to gain nothing on h100")
 
 
 def test_worth_it_swaps_what_gains() -> None:
