@@ -11,9 +11,7 @@ Computes in bf16 and returns the input's format. Has no gradient for its weight.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from precision_audit.backends import torchao_quantize
+from precision_audit.backends._torchao import quietly
 from precision_audit.recipes import recipe as recipe_of
 from precision_audit.records import InputError
 
@@ -53,7 +52,7 @@ class QuantisedLinear(nn.Module):
         """Turn the weight into torchao's tensor where its device can run the recipe; whether anything changed."""
         if not self.emulated or not _runs_on(self.weight.device, self.recipe):
             return False
-        with _quietly(), torch.no_grad():
+        with quietly(), torch.no_grad():
             from torchao.quantization import quantize_
 
             linear = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
@@ -164,7 +163,7 @@ _CONFIGS: dict[str, Callable[[], Any]] = {
 
 
 def _as_float8(x: Tensor, granularity: str) -> Tensor:
-    with _quietly():
+    with quietly():
         from torchao import quantization
         from torchao.quantization.quantize_.workflows import Float8Tensor
 
@@ -174,7 +173,7 @@ def _as_float8(x: Tensor, granularity: str) -> Tensor:
 
 
 def _as_mx(x: Tensor, element: str) -> Tensor:
-    with _quietly():
+    with quietly():
         from torchao.prototype.mx_formats.config import ScaleCalculationMode
         from torchao.prototype.mx_formats.mx_tensor import MXTensor
 
@@ -184,7 +183,7 @@ def _as_mx(x: Tensor, element: str) -> Tensor:
 
 
 def _as_nvfp4(x: Tensor) -> Tensor:
-    with _quietly():
+    with quietly():
         from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, per_tensor_amax_to_scale
 
     made = NVFP4Tensor.to_nvfp4(x.contiguous(), per_tensor_scale=per_tensor_amax_to_scale(x.abs().max()))
@@ -211,14 +210,3 @@ def _without_division_by_zero(weight: nn.Parameter) -> nn.Parameter:
         scale[zero] = 1.0
         held.view(torch.uint8).masked_fill_(zero.expand(held.shape), 0)  # eight zero bits are zero
     return weight
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Importing torchao logs which of its compiled kernels do not fit this machine."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)

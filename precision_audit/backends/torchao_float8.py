@@ -21,16 +21,14 @@ FX graph.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import logging
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from precision_audit import recipes
-from precision_audit.backends._linear import PLAIN, Linear, describe
+from precision_audit.backends._linear import Linear, describe
+from precision_audit.backends._torchao import check_plain, quietly
 from precision_audit.divisible import divisible, symbols
-from precision_audit.records import Graph, Hardware, InputError, Mode, Op, Refusal, Swap
+from precision_audit.records import Graph, Hardware, Mode, Op, Refusal, Swap
 
 if TYPE_CHECKING:
     import torch
@@ -63,14 +61,8 @@ def build(linear: nn.Linear, swap: Swap) -> nn.Module:
 
     Emulated where the parameters are on the CPU, or on a GPU that has no fp8.
     """
-    kind = f"{type(linear).__module__}.{type(linear).__qualname__}"
-    if kind != PLAIN:
-        raise InputError(
-            f"{swap.module} is {kind}, not exactly nn.Linear: swap it for an nn.Linear first, or keep it out"
-        )
-    if linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks or linear._backward_pre_hooks:
-        raise InputError(f"{swap.module} has hooks that a swap would drop: remove them before converting")
-    with _quietly():
+    check_plain(linear, swap)
+    with quietly():
         from torchao.float8 import Float8LinearConfig
         from torchao.float8.float8_linear import Float8Linear
 
@@ -150,17 +142,6 @@ def _emulated(device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     return torch.version.hip is None and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Importing torchao logs which of its compiled kernels do not fit this machine; none of them is used here."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _patch_inductor() -> None:

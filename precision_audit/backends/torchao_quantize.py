@@ -26,9 +26,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from precision_audit import recipes
-from precision_audit.backends._linear import PLAIN, Linear, describe
+from precision_audit.backends._linear import Linear, describe
+from precision_audit.backends._torchao import check_plain
 from precision_audit.divisible import divisible
-from precision_audit.records import Graph, Hardware, InputError, Mode, Op, Refusal, Swap
+from precision_audit.records import Graph, Hardware, Mode, Op, Refusal, Swap
 
 if TYPE_CHECKING:
     from torch import nn
@@ -67,13 +68,7 @@ def offer(op: Op, graph: Graph, recipe: str, mode: Mode, hardware: Hardware) -> 
 
 def build(linear: nn.Linear, swap: Swap) -> nn.Module:
     """The module over the linear's weight and bias: quantised where its device can run the recipe, else emulated."""
-    kind = f"{type(linear).__module__}.{type(linear).__qualname__}"
-    if kind != PLAIN:
-        raise InputError(
-            f"{swap.module} is {kind}, not exactly nn.Linear: swap it for an nn.Linear first, or keep it out"
-        )
-    if linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks or linear._backward_pre_hooks:
-        raise InputError(f"{swap.module} has hooks that a swap would drop: remove them before converting")
+    check_plain(linear, swap)
     from precision_audit.backends._quantised_linear import QuantisedLinear
 
     return QuantisedLinear(linear.weight, linear.bias, swap.recipe).train(linear.training)
