@@ -24,7 +24,9 @@ from torch.fx.proxy import TracerBase
 
 from precision_audit.records import Source
 
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]+)\n(?P<text>[^\n]*)')
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]+)(?:\n(?!\s*File ")(?P<text>[^\n]*))?'
+)  # a line that cannot be read has no text
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _OURS = str(Path(__file__).parent.parent) + os.sep
@@ -65,9 +67,7 @@ def source_of(stack_trace: str) -> Source | None:
     found: Source | None = None
     for match in _FRAME.finditer(stack_trace):
         if is_user(match["file"]):
-            text = match["text"].strip()
-            if text.startswith('File "'):
-                text = ""
+            text = (match["text"] or "").strip()
             found = Source(match["file"], int(match["line"]), match["function"].strip(), text)
     return found
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import linecache
 import re
 import sys
 import tokenize
@@ -62,6 +63,7 @@ def import_file(path: Path, shown: str, attribute: str, extras: Iterable[str] = 
     module = types.ModuleType(_module_name(path))
     module.__file__ = str(path.resolve())
     sys.modules[module.__name__] = module
+    linecache.checkcache(str(path))  # of another file of this name, in another working directory
     with running(f"importing {shown}", path.parent), _arguments(path):
         exec(compile(tree, str(path), "exec"), module.__dict__)
     return UserModule(shown, module, skipped, classes)
