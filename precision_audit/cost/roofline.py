@@ -59,6 +59,9 @@ def op_seconds(
     flops, moved = ops.flops(op, inputs), ops.bytes_moved(op, inputs, format_)
     if not flops and not moved:
         return 0.0
+    if ops.widens(op.op, format_, hardware.kernels):  # its own casts are no launches of the plan's
+        within = sum(_casting(each, format_, "fp32", hardware) for each in (inputs[0], op.outputs[0]))
+        return within * (1 if mode == "inference" else 2) + op_seconds(op, inputs, "fp32", hardware, mode)
     if op.kind not in MATRIX_KINDS or not flops:
         once = _launched(_moving(op, format_, flops, moved, hardware), hardware)
         return once * (1 if mode == "inference" else 2)
@@ -167,9 +170,13 @@ def _moving(op: Op, format_: str, flops: int, moved: int, hardware: Hardware) ->
 
 
 def _cast_once(tensor: Tensor, source: str, target: str, hardware: Hardware) -> float:
+    return _launched(_casting(tensor, source, target, hardware), hardware)
+
+
+def _casting(tensor: Tensor, source: str, target: str, hardware: Hardware) -> float:
+    """Seconds of a cast, its launch not counted."""
     moved = cast_bytes(tensor, source, target)
-    reached = rate(hardware, "cast", f"{source}>{target}", moved) or bandwidth_of(hardware)
-    return _launched(moved / reached, hardware)
+    return moved / (rate(hardware, "cast", f"{source}>{target}", moved) or bandwidth_of(hardware))
 
 
 def _conversion(product: Product, format_: str, hardware: Hardware, stored: float) -> float:

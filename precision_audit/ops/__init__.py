@@ -22,6 +22,7 @@ To add an op, add a row. The columns:
                 (none if the format is the same)
   cpu_fp64 … cuda_bf16   kernels, forward then backward: y · n · ? (not known) · - (no gradient, or no float at all)
   mixed, stays, any   arguments with that role (see `role`); `cpu:weight` on CPU kernels only, `*` every argument
+  widens        kernels on which a low format is no faster: the op casts its first operand to fp32 and its result back
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class OpRow:
     mixed: str
     stays: str
     any: str
+    widens: str
 
     def autocast(self, device: str, overload: str) -> str:
         """torch.autocast's policy for one overload: low, fp32, fp32-out, promote, banned, or "" for none."""
@@ -201,6 +203,12 @@ def _size(tensors: Iterable[Tensor], format: str) -> int:
             counted = format if format and is_float(tensor.format) else tensor.format
             total += math.prod(tensor.hint) * bytes_of(counted)
     return int(total)
+
+
+def widens(name: str, format: str, kernels: str) -> bool:
+    """Whether an op in a low format casts its first operand to fp32 within itself, and its result back."""
+    known = row(name)
+    return known is not None and bytes_of(format) < 4 and kernels in known.widens.split()
 
 
 def has_kernel(name: str, format: str, kernels: str, backward: bool) -> bool | None:

@@ -4,7 +4,7 @@ Takes the graph, decisions with swaps, the policy and the device; gives the `Pla
 into the decisions. The optimum is one of the charged model: seconds of ops (roofline) and of casts, each tensor cast
 once per direction for all its readers, plus λ times error shares. It is found by one minimum cut (`cut.py`); dropping
 casts that promotion makes superfluous comes after. A second cut asks for the residual streams high (`streams.py`), and
-the cheaper of the two is taken. Never touches the graph or measures.
+the cheaper of the two is taken, or where the prediction cannot tell them apart the one that casts less. Never touches the graph or measures.
 
 The stages, one module each: who reads what (`reading.py`), who may choose (`labelling.py`), what it costs
 (`charging.py`), the cut, and the casts that the result needs (`placing.py`).
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from precision_audit import recipes
+from precision_audit import ops, recipes
 from precision_audit.cost import roofline
 from precision_audit.cost import swapped as swap_cost
 from precision_audit.formats import is_float
@@ -70,8 +70,9 @@ def plan(
     )  # fmt: skip
     refusals = [refusal for refusal in refusals if refusal.op not in choices.swaps]
     seconds.swaps = {key: swap for swap in swaps for key in swap.linears}
-    found = [_solved(reads, each, policy, seconds) for each in (asked, high_streams(reads, asked)) if each]
-    runs, casts, folds, predicted = min(found, key=lambda each: each[3].seconds + lam * each[3].error_share)
+    questions = (asked, high_streams(reads, asked, policy, seconds.op))
+    found = [_solved(reads, each, policy, seconds) for each in questions if each]
+    runs, casts, folds, predicted = _cheapest(found, seconds, lam)
     if chosen:  # one that the cut left high is none
         high = {op.key for op, each in zip(graph.ops, runs, strict=True) if each == policy.high}
         swaps = [swap for swap in swaps if swap.op not in high]
@@ -150,9 +151,24 @@ def _asked(
         swaps = [swap for swap in swaps if swap.op not in refused]
 
 
-def _solved(
-    reads: Readings, asked: Labels, policy: Policy, seconds: _Seconds
-) -> tuple[list[str], list[Cast], list[Fold], Predicted]:
+_Solved = tuple[list[str], list[Cast], list[Fold], Predicted]
+
+# Shares of the predicted time below which two plans take the same time: the prediction is right to some per cent.
+_SAME = 5e-3
+
+
+def _cheapest(found: Sequence[_Solved], seconds: _Seconds, lam: float) -> _Solved:
+    """Of plans that take the same time, the one that moves the fewest bytes in casts. With a weight on the error the
+    sum of both decides alone, as a search's hull needs."""
+    cost = {id(each): each[3].seconds + lam * each[3].error_share for each in found}
+    least = min(cost.values())
+    if lam:
+        return min(found, key=lambda each: cost[id(each)])
+    same = [each for each in found if cost[id(each)] <= least * (1 + _SAME)]
+    return min(same, key=lambda each: (each[3].cast_bytes + seconds.widened(each[0]), cost[id(each)]))
+
+
+def _solved(reads: Readings, asked: Labels, policy: Policy, seconds: _Seconds) -> _Solved:
     runs = _runs(asked, charge(reads, asked, policy, seconds.prices()), policy)
     casts, folds = place(reads, asked, runs, policy)
     return runs, casts, folds, seconds.predicted(reads, runs, casts, folds)
@@ -247,6 +263,15 @@ class _Seconds:
             spent += self._cast(tensor, made_format(tensor, runs[reads.maker[cast.value]], self._policy), cast.to)
         share = self._error_share(runs, casts, folds) if self.shares else 0.0
         return Predicted(seconds + spent, seconds_high, spent, sum(cast.bytes for cast in casts), share)
+
+    def widened(self, runs: Sequence[str]) -> int:
+        """Bytes of the casts that ops make within themselves."""
+        total = 0
+        for position, (op, each) in enumerate(zip(self._graph.ops, runs, strict=True)):
+            if each == self._policy.low and ops.widens(op.op, each, self._hardware.kernels):
+                ends = (self._inputs(position)[0], op.outputs[0])
+                total += sum(roofline.cast_bytes(tensor, each, "fp32") for tensor in ends)
+        return total
 
     def _error_share(self, runs: Sequence[str], casts: Iterable[Cast], folds: Iterable[Fold]) -> float:
         low = self._policy.low

@@ -120,6 +120,20 @@ def test_an_emulated_format_pays_for_its_conversion():
     assert op_seconds(LINEAR, (X, W), "fp32", emulating, "inference") == pytest.approx(1e-6 + BYTES["fp32"] / 1e9)
 
 
+@pytest.mark.parametrize(("mode", "runs"), [("inference", 1), ("training", 2)])
+def test_an_op_that_widens_is_no_faster_low(mode, runs):
+    """fp32's time, and the bytes of a cast of the input and of the result: 2 and 4 an element."""
+    x, weight = tensor(64, 256), tensor(256)
+    norm = op("rms_norm", "norm", (x, weight), x)
+    size = 64 * 256
+    high = runs * (1e-6 + 4 * (2 * size + 256) / 1e9)
+    assert op_seconds(norm, (x, weight), "fp32", ROUND, mode) == pytest.approx(high)
+    low = high + 2 * runs * 6 * size / 1e9
+    assert op_seconds(norm, (x, weight), "bf16", ROUND, mode) == pytest.approx(low)
+    on_gpu = op_seconds(norm, (x, weight), "bf16", replace(ROUND, kernels="cuda"), mode)
+    assert on_gpu < high
+
+
 RATES = (
     Rate("linear", "bf16", 128, 2e9, 256), Rate("linear", "bf16", 128, 8e9, 4096), Rate("linear", "fp32", 128, 5e10, 1),
     Rate("matmul", "bf16", 128, 1e9, 256), Rate("outer", "bf16", 128, 5e8, 256),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from precision_audit import ops
 from precision_audit.ops import work as op_work
@@ -45,6 +46,7 @@ CODES = {
     "acc_cuda": {"", "fp32", "own", "?"},
     "flops": {"", *op_work.FLOPS},
     "depth": {"", *op_work.DEPTH},
+    "widens": {"", "cpu"},
     "bytes": {"", "view", "gather", "made", "written", "dropout", "convert"},
     **{column: {a + b for a in "yn?-" for b in "yn?-"} for column in KERNEL_COLUMNS},
 }
@@ -187,6 +189,44 @@ def test_sums_are_kept_in_the_format_stated(name: str, total: Any) -> None:
     """bf16 counts to 256: a sum of 512 ones that is kept in bf16 stops there."""
     exact = total(torch.ones(512, dtype=torch.bfloat16)).item() == 512
     assert ops.accumulates_in(name, "bf16", "cpu") == ("fp32" if exact else "bf16")
+
+
+class _Casts(TorchDispatchMode):
+    """Casts between float formats that are executed while it is active."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[tuple[torch.dtype, torch.dtype]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is aten._to_copy.default:
+            self.made.append((args[0].dtype, result.dtype))
+        return result
+
+
+@pytest.mark.parametrize("low", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("rms_norm", lambda x: torch.nn.functional.rms_norm(x, (8,), torch.ones(8, dtype=x.dtype))),
+        ("layer_norm", lambda x: torch.nn.functional.layer_norm(x, (8,), torch.ones(8, dtype=x.dtype))),
+        ("group_norm", lambda x: torch.nn.functional.group_norm(x, 2)),
+        ("softmax", lambda x: x.softmax(-1)),
+        ("log_softmax", lambda x: x.log_softmax(-1)),
+        ("gelu", torch.nn.functional.gelu),
+        ("mean", lambda x: x.mean(-1)),
+        ("linear", lambda x: torch.nn.functional.linear(x, x)),
+    ],
+)
+def test_an_op_that_widens_casts_within_itself(name: str, run: Any, low: torch.dtype) -> None:
+    x = torch.randn(8, 8, dtype=low)
+    with _Casts() as casts, torch.no_grad():
+        run(x)
+    format_ = {torch.bfloat16: "bf16", torch.float16: "fp16"}[low]
+    there_and_back = [(low, torch.float32), (torch.float32, low)]
+    assert casts.made == (there_and_back if ops.widens(name, format_, "cpu") else [])
+    assert not ops.widens(name, "fp32", "cpu") and not ops.widens(name, format_, "cuda")
 
 
 def test_accumulators_of_ops_that_sum_nothing_or_run_high() -> None:
