@@ -3,8 +3,9 @@
 Takes the graph, decisions with swaps, the policy and the device; gives the `Plan`, and `settle` writes its choices back
 into the decisions. The optimum is one of the charged model: seconds of ops (roofline) and of casts, each tensor cast
 once per direction for all its readers, plus λ times error shares. It is found by one minimum cut (`cut.py`); dropping
-casts that promotion makes superfluous comes after. A second cut asks for the residual streams high (`streams.py`), and
-the cheaper of the two is taken, or where the prediction cannot tell them apart the one that casts less. Never touches the graph or measures.
+casts that promotion makes superfluous comes after. A second cut asks for the residual streams high (`streams.py`). The
+cheaper of the two is taken, or where the prediction cannot tell them apart the one that casts less. Never touches the
+graph or measures.
 
 The stages, one module each: who reads what (`reading.py`), who may choose (`labelling.py`), what it costs
 (`charging.py`), the cut, and the casts that the result needs (`placing.py`).
