@@ -20,6 +20,13 @@ tolerances: {{relative_l2: 1.0e-1, gradient_relative_l2: 5.0e-1}}
 rules:
   - {{name: linears, op: linear, class: fp8-eligible, backend: torchao, recipe: {recipe}}}
 """
+NVFP4 = """name: mine
+extends: bf16-inference
+device: b200
+tolerances: {relative_l2: 5.0e-1}
+rules:
+  - {name: linears, op: linear, class: fp8-eligible, backend: torchao_quantize, recipe: nvfp4}
+"""
 TENSORWISE, ROWWISE = _TRAINING.format(recipe="tensorwise"), _TRAINING.format(recipe="rowwise")
 
 
@@ -163,9 +170,9 @@ class Normed(nn.Module):
 
 
 class Lora(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, rank: int = 16) -> None:
         super().__init__()
-        self.base, self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 16, bias=False), nn.Linear(16, 64, bias=False)
+        self.base, self.a, self.b = nn.Linear(64, 64), nn.Linear(64, rank, bias=False), nn.Linear(rank, 64, bias=False)
         nn.init.zeros_(self.b.weight)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -20,12 +20,14 @@ FAMILY = tuple(f"PA41{i}" for i in range(7))
 
 
 def audited(make: Any, args: tuple[Any, ...], policy: str, tmp_path: Path) -> pa.Report:
+    text = policy
     if "\n" in policy:
         file = tmp_path / "mine.yaml"
         file.write_text(policy, encoding="utf-8")
         policy = str(file)
     torch.manual_seed(0)
-    return pa.audit(make(), args, policy=policy, device="h100", verify=False)
+    device = "b200" if "device: b200" in text else "h100"
+    return pa.audit(make(), args, policy=policy, device=device, verify=False)
 
 
 @pytest.mark.parametrize("case", models.BAD, ids=[case[0] for case in models.BAD])
@@ -80,6 +82,14 @@ def test_a_layer_before_training_has_nothing_to_scale_by(tmp_path: Path) -> None
     report = audited(models.Lora, (models.normal(32, 64),), models.ROWWISE, tmp_path)
     told = [(each.rule, each.severity, each.op) for each in report.findings if each.rule == "PA412"]
     assert told == [("PA412", "note", "b/linear#0")]
+
+
+def test_torchaos_nvfp4_makes_nan_of_a_layer_of_zeros_which_is_kept(tmp_path: Path) -> None:
+    report = audited(lambda: models.Lora(32), (models.normal(32, 64),), models.NVFP4, tmp_path)
+    told = [(each.rule, each.severity, each.op, each.resolved) for each in report.findings if each.rule == "PA412"]
+    assert told == [("PA412", "error", "b/linear#0", True)]
+    assert not [each for each in report.findings if each.rule in ("PA410", "PA411") and each.op == "b/linear#0"]
+    assert "b/linear#0" not in {swap.op for swap in report.plan.swaps} and report.plan.swaps
 
 
 @pytest.mark.parametrize("format", ("fp8_e4m3fn", "fp8_e5m2"))
