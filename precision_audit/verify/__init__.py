@@ -52,9 +52,8 @@ def verify(
     emulated: Sequence[str] = (),
     seed: int = 0,
 ) -> Verification:
-    """Runs all three on every batch and judges. `first_parting` is asked only when a figure fails, and where it has no
-    answer `backward_parting`, with the loss scale; `shapes_check` gives "pass" or the text of the failure; `names` are
-    the outputs' names, derived from their structure where empty."""
+    """Runs all three on every batch and judges. `first_parting` is asked only when a figure fails, `backward_parting`
+    (with the loss scale) where that finds none; `shapes_check` gives "pass" or what failed; `names` are the outputs."""
     if not batches:
         raise InputError("verify: no batch to run; expected at least one, give example_inputs or --input")
     written: frozenset[str] = reference.written if isinstance(reference, Converted) else frozenset()
