@@ -8,7 +8,7 @@ with a tensor that no input reaches (`x @ self.w`, addmm), or grouped (`_grouped
 The error is that of quantisation alone: operands are quantised and restored, the product is summed in fp32, and beside
 it stands the same product of the operands as captured. Its relative L2 is the size of the large rows' error; where one
 token outweighs all others nothing is seen of theirs, hence the medians over rows and columns. An error is infinite
-where numbers are lost.
+where numbers are lost; zeros stay zeros, whatever the scheme.
 
 Time is bounded by `BUDGET` elements of operands over all products: beyond its part a product is judged by evenly spaced
 rows of the input (and the row of its largest magnitude, which sets a tensor's scale) and of the weight (in runs of 128,
