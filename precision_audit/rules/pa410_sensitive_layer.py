@@ -1,8 +1,10 @@
 """PA410 layer that is too sensitive to be quantised
 
-What it does: reports a linear that is to be swapped and whose quantisation costs far more than the others': its part of
+What it does: reports a linear that is to be swapped and whose quantisation costs far more than is usual: its part of
 the outputs' predicted error is what takes them beyond the policy's tolerance, or a choice made by its output (an
-expert, a token) comes out differently. Says which part it plays: router, head, modulation, first or last layer.
+expert, a token) comes out differently. More is more than the others cost, or than the format costs a layer of ordinary
+numbers: a channel a million times the others takes the digits of all of them, in every token's row. Says which part it
+plays: router, head, modulation, first or last layer.
 Why it is a hazard: errors are not shared out evenly. A modulation (adaLN, FiLM) multiplies the whole stream, a router's
 choice has no small error, the last layer has nothing behind it that would average. They are small as a rule, so that
 their time is nothing beside the accuracy that they cost.
@@ -18,6 +20,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from precision_audit.quantise import SCHEMES
 from precision_audit.records import Evidence, Finding
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.pa411_outlier import suffers
@@ -36,6 +39,7 @@ _FAR_ABOVE = 8.0  # likewise, for a note where the tolerance is met
 _MOST = 0.25  # of all squares
 _NEAR = 0.25  # of the tolerance, below which nobody needs to be told
 _CHANGED = 0.01  # share of choices
+USUAL = {"fp8_e4m3fn": 0.038, "fp4_e2m1": 0.16, "int8": 0.011}  # relative L2 of a product of normal numbers, by element
 
 
 def check(context: Context) -> Iterator[Finding]:
@@ -65,8 +69,9 @@ def _by_error(
         square = squares.get(each.op.key, 0.0)
         others = [value for key, value in squares.items() if key != each.op.key]
         usual = statistics.median(others) if len(others) >= _FEW - 1 else 0.0
-        own = each.made.error**2  # of the format itself, which any layer has
-        breaks = left > limit and square > _ABOVE * (usual or own) and square >= _MOST * limit
+        own = min(each.made.error, USUAL[SCHEMES[each.recipe.scheme].element]) ** 2  # which any layer has
+        worse = square > _ABOVE * (usual or own) or each.made.error**2 > _ABOVE * own  # than others, or than the format
+        breaks = left > limit and worse and square >= _MOST * limit
         stands_out = square > _FAR_ABOVE * usual and square >= _MOST * total and square >= _NEAR**2 * limit
         if not breaks and not (stands_out and usual and role(context, each.op)):
             return

@@ -5,7 +5,8 @@ a quotient by zero; and a scale that the model itself computes as a quotient of 
 value, for a cast to fp8 or int8.
 Why it is a hazard: 448 / 0 is infinite and 0 times that is NaN. LoRA's B is zero until the first step, padding makes
 rows of zeros, and dead features columns. torchao's fp8 and int8 casts take at least 1e-12 for the maximum and give
-zeros; its NVFP4 has no such guard over the scale of the tensor, nor has a scale written by hand.
+zeros, TransformerEngine's scales are finite in all its recipes; torchao's NVFP4 has no such guard over the scale of the
+tensor, nor has a scale written by hand.
 What to do: clamp the maximum (`x.abs().amax(-1, keepdim=True).clamp(min=1e-12)`); leave a layer of zeros unswapped
 under NVFP4.
 References: torchao 0.18, float8/float8_utils.py (EPS) and prototype/mx_formats/nvfp4_tensor.py.
@@ -23,7 +24,7 @@ from precision_audit.rules.swapping import swapping
 if TYPE_CHECKING:
     from torch import nn
 
-_UNGUARDED = ("torchao", "nvfp4")  # backend, scheme
+_UNGUARDED = ("torchao_quantize", "nvfp4")  # backend, scheme
 _LOW = ("fp8_", "int8", "uint8", "fp4_")
 _MAXIMA = frozenset({"amax", "max", "aminmax", "linalg_vector_norm", "norm", "abs"})
 _ON_THE_WAY = frozenset(
@@ -41,7 +42,7 @@ def check(context: Context) -> Iterator[Finding]:
             if operand is None or operand.amax:
                 continue
             lost = (each.recipe.backend, each.recipe.scheme) == _UNGUARDED
-            after = "0 / 0, and the product is NaN" if lost else "that of 1e-12, and the product is zero, as it should"
+            after = "0 / 0, and the product is NaN" if lost else "finite, and the product is zero, as it should be"
             yield found(
                 __name__,
                 "error" if lost else "note",

@@ -30,7 +30,7 @@ def check(context: Context) -> Iterator[Finding]:
     commonest = min(reasons, key=lambda reason: (-reasons[reason], reason), default="no rule made a linear eligible")
     lacks = commonest in lacked(context).values()
     mend = "plan for a device that has it (PA404)" if lacks else "pad the sizes that are refused"
-    told = f"{linears} linears, {len(context.refusals)} refused ({commonest})"
+    told = f"{linears} linear{'' if linears == 1 else 's'}, {len(context.refusals)} refused ({commonest})"
     remedy = f"{mend}, or use a policy without fp8"
     if not linears and not context.refusals:
         told, remedy = "the model has no linear", "a policy without fp8, such as bf16-training or bf16-inference"

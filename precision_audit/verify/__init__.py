@@ -32,6 +32,8 @@ from precision_audit.verify.runs import LOSS_SCALES, Batch, Conditions, Run, run
 Model = Callable[..., Any]
 Kind = Literal["output", "gradient"]
 
+_FORWARD_AGREES = "no op parts by more than the limit going forward: look at the backward pass"
+
 
 def verify(
     reference: Model,
@@ -43,14 +45,15 @@ def verify(
     loss: Callable[[Any], Tensor] | None = None,
     graph: Graph | None = None,
     first_parting: Callable[[], str] | None = None,
+    backward_parting: Callable[[float], str] | None = None,
     shapes_check: Callable[[], str] | None = None,
     names: Sequence[str] = (),
     captured_against_eager: str = "",
     emulated: Sequence[str] = (),
     seed: int = 0,
 ) -> Verification:
-    """Runs all three on every batch and judges. `first_parting` is asked only when a figure fails; `shapes_check` gives
-    "pass" or the text of the failure; `names` are the outputs' names, derived from their structure where empty."""
+    """Runs all three on every batch and judges. `first_parting` is asked only when a figure fails, `backward_parting`
+    (with the loss scale) where that finds none; `shapes_check` gives "pass" or what failed; `names` are the outputs."""
     if not batches:
         raise InputError("verify: no batch to run; expected at least one, give example_inputs or --input")
     written: frozenset[str] = reference.written if isinstance(reference, Converted) else frozenset()
@@ -59,7 +62,7 @@ def verify(
     session.check_reference(reference, batches[0])
     for index, batch in enumerate(batches):
         session.compare(index, batch, reference, converted, plain)
-    return session.result(first_parting, shapes_check, captured_against_eager, tuple(emulated))
+    return session.result(first_parting, backward_parting, shapes_check, captured_against_eager, tuple(emulated))
 
 
 class _Session:
@@ -113,6 +116,7 @@ class _Session:
     def result(
         self,
         first_parting: Callable[[], str] | None,
+        backward_parting: Callable[[float], str] | None,
         shapes_check: Callable[[], str] | None,
         captured_against_eager: str,
         emulated: tuple[str, ...],
@@ -123,7 +127,7 @@ class _Session:
         agrees = self.whole and all(each.passed for each in (*outputs, *gradients))
         parting = first_parting() if first_parting and not agrees else ""
         if first_parting and not agrees and not parting:
-            self.note("no op parts by more than the limit going forward: look at the backward pass")
+            self.note(self._backward(backward_parting) if backward_parting else _FORWARD_AGREES)
         return Verification(
             passed=agrees and not shapes_refused(shapes),
             outputs=outputs,
@@ -137,6 +141,12 @@ class _Session:
             device=self.device,
             noise=self.noise(),
         )
+
+    def _backward(self, find: Callable[[float], str]) -> str:
+        key = find(self.scales.get("the converted model", 1.0))
+        source = next((op.source for op in self.graph.ops if op.key == key), None) if self.graph else None
+        where = f" ({source.file.rsplit('/', 1)[-1]}:{source.line})" if source else ""
+        return f"{_FORWARD_AGREES}, where gradients part first at {key}{where}" if key else _FORWARD_AGREES
 
     def _judge(self, kind: Kind) -> tuple[Comparison, ...]:
         return tuple(self._judge_one(kind, name, found) for name, found in self.own[kind].items())

@@ -24,7 +24,7 @@ from precision_audit.records import NO_FACTS, Facts, Hardware, InputError, Mode,
 from precision_audit.report.provenance import emulated, stand_in_notes
 from precision_audit.rewrite import rewrite, unchanged
 from precision_audit.rewrite.converted import Converted
-from precision_audit.verify import parting, verify
+from precision_audit.verify import parting, parting_backward, verify
 from precision_audit.verify.device_shapes import check_shapes
 from precision_audit.verify.eager import against_eager, follows_example, named_path
 from precision_audit.verify.limits import limit
@@ -92,6 +92,15 @@ def compare(
             converted,
             batch=batches[0],
             tolerance=limit(policy, "relative_l2", "") or 0,
+        ),
+        backward_parting=lambda scale: parting_backward.find(
+            captures[mode].graph,
+            reference,
+            converted,
+            batch=batches[0],
+            tolerance=limit(policy, "gradient_relative_l2", "") or 0,
+            loss=loss,
+            scale=scale,
         ),
         shapes_check=(lambda: check_shapes(converted, *batches[0], mode=plan.mode)) if _on_meta(plan) else None,
         captured_against_eager=eager(original, reference, captures[mode], batches[0], mode, teaching.custom),

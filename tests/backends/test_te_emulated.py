@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -41,6 +43,24 @@ def test_all_three_products_are_quantised() -> None:
     _close(x.grad, qg @ qw)
     _close(linear.weight.grad, qg.flatten(0, 1).T @ qx.flatten(0, 1))
     _close(linear.bias.grad, gradient.sum((0, 1)))
+
+
+@pytest.mark.parametrize("zero", ["input", "weight", "gradient"])
+@pytest.mark.parametrize("recipe", ["Float8CurrentScaling", "MXFP8BlockScaling", "NVFP4BlockScaling"])
+def test_zeros_stay_zeros_in_all_three_products(recipe: str, zero: str) -> None:
+    """A layer that begins at zero, and the gradients behind it: the library's scales of zeros are finite."""
+    torch.manual_seed(0)
+    linear, x, gradient = nn.Linear(64, 64, bias=False), torch.randn(32, 64), torch.randn(32, 64)
+    with torch.no_grad():
+        {"input": x, "weight": linear.weight, "gradient": gradient}[zero].zero_()
+    swap = replace(_swap(), recipe=recipe)
+    made = Emulated(dict(linear.named_parameters()), swap)(x.requires_grad_())
+    made.backward(gradient)
+    assert linear.weight.grad is not None and x.grad is not None
+    assert bool(made.any()) == (zero == "gradient")
+    assert bool(x.grad.any()) == (zero == "input")
+    assert bool(linear.weight.grad.any()) == (zero == "weight")
+    assert all(torch.isfinite(each).all() for each in (made, x.grad, linear.weight.grad))
 
 
 def test_the_output_has_the_format_of_the_input_and_gradients_that_of_the_parameters() -> None:

@@ -20,6 +20,13 @@ tolerances: {{relative_l2: 1.0e-1, gradient_relative_l2: 5.0e-1}}
 rules:
   - {{name: linears, op: linear, class: fp8-eligible, backend: torchao, recipe: {recipe}}}
 """
+NVFP4 = """name: mine
+extends: bf16-inference
+device: b200
+tolerances: {relative_l2: 5.0e-1}
+rules:
+  - {name: linears, op: linear, class: fp8-eligible, backend: torchao_quantize, recipe: nvfp4}
+"""
 TENSORWISE, ROWWISE = _TRAINING.format(recipe="tensorwise"), _TRAINING.format(recipe="rowwise")
 
 
@@ -109,6 +116,49 @@ class Stream(nn.Module):
         return made
 
 
+class Cache(nn.Module):
+    """Keys that are written into a cache in fp8, as they are."""
+
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        self.key = nn.Linear(32, 32)
+        self.register_buffer("cache", torch.zeros(2, 16, 32, dtype=torch.float8_e4m3fn))
+        with torch.no_grad():
+            self.key.weight.mul_(gain)
+            self.key.bias.mul_(gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.cache[:, :8] = self.key(x)
+        return x + self.cache[:, :8].to(x.dtype)
+
+
+class LoudChannel(nn.Module):
+    """One channel far above all others in every row, and weights that make up for it."""
+
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        self.lift, self.out = nn.Linear(64, 128), nn.Linear(128, 64)
+        self.gain = nn.Parameter(torch.ones(128))
+        with torch.no_grad():
+            self.gain[17] = gain
+            self.out.weight[:, 17] /= gain
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.out(torch.relu(self.lift(x)) * self.gain)
+        return made
+
+
+class LowWeights(nn.Module):
+    """A weight that is cast to fp8 as it is, whenever it is read."""
+
+    def __init__(self, spread: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(32, 32) * spread)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight.to(torch.float8_e4m3fn).to(x.dtype))
+
+
 class Normed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -120,9 +170,9 @@ class Normed(nn.Module):
 
 
 class Lora(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, rank: int = 16) -> None:
         super().__init__()
-        self.base, self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 16, bias=False), nn.Linear(16, 64, bias=False)
+        self.base, self.a, self.b = nn.Linear(64, 64), nn.Linear(64, rank, bias=False), nn.Linear(rank, 64, bias=False)
         nn.init.zeros_(self.b.weight)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -230,6 +280,10 @@ BAD: tuple[Bad, ...] = (
     ("a shifted channel", Centred, (_shifted(),), ROWWISE, ("PA410", "PA411"), "lift/linear#0"),
     ("a stream in e4m3", lambda: Stream(torch.float8_e4m3fn, 1e4), (normal(16, 32),), "bf16-inference", ("PA413",), ""),
     ("a stream in e5m2", lambda: Stream(torch.float8_e5m2, 1e6), (normal(16, 32),), "bf16-inference", ("PA413",), ""),
+    ("a cache in e4m3", lambda: Cache(2000.0), (normal(2, 8, 32),), "bf16-inference", ("PA413",), "/copy_#0"),
+    ("keys too low for e4m3", lambda: Cache(1e-3), (normal(2, 8, 32),), "bf16-inference", ("PA413",), "/copy_#0"),
+    ("weights too low for e4m3", lambda: LowWeights(2e-3), (normal(4, 32),), "bf16-inference", ("PA413",), ""),
+    ("a loud channel", lambda: LoudChannel(2e6), (normal(32, 64),), ROWWISE, ("PA410", "PA411"), "out/linear#0"),
     ("a norm in fp8", Normed, (torch.arange(8),), pinned("layer_norm"), ("PA415",), "norm/layer_norm#0"),
     ("a bias in fp8", Normed, (torch.arange(8),), pinned("add"), ("PA415",), "/add#0"),
     ("a large weight pinned", _feature_outlier, (normal(32, 64),), pinned("linear"), ("PA413",), "b/linear#0"),
@@ -246,6 +300,9 @@ GOOD: tuple[tuple[str, Callable[[], nn.Module], tuple[Any, ...], str], ...] = (
     ("LoRA before training", Lora, (normal(32, 64),), ROWWISE),
     ("modest modulation", lambda: Modulated(1.0), (normal(16, 8, 64), normal(16, 64, seed=3)), ROWWISE),
     ("a stream in e4m3 that fits", lambda: Stream(torch.float8_e4m3fn, 1.0), (normal(16, 32),), "bf16-inference"),
+    ("a cache in e4m3 that fits", lambda: Cache(1.0), (normal(2, 8, 32),), "bf16-inference"),
+    ("weights in e4m3", lambda: LowWeights(2e-2), (normal(4, 32),), "bf16-inference"),
+    ("a channel that is three hundred times the others", lambda: LoudChannel(300.0), (normal(32, 64),), ROWWISE),
     ("int8 rows with a least maximum", lambda: ByHand(1e-8), (_padded(),), "bf16-inference"),
     ("a sink token, rowwise", HugeToken, (normal(2, 16, 64), _sink()), ROWWISE),
 )

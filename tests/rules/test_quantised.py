@@ -9,18 +9,25 @@ import pytest
 import torch
 
 import precision_audit as pa
+from precision_audit.formats import FORMATS
+from precision_audit.quantise import SCHEMES, product
+from precision_audit.records import Range
+from precision_audit.rules.pa410_sensitive_layer import USUAL
+from precision_audit.rules.pa413_unscaled_cast import coarse
 from tests.rules import quantised_models as models
 
 FAMILY = tuple(f"PA41{i}" for i in range(7))
 
 
 def audited(make: Any, args: tuple[Any, ...], policy: str, tmp_path: Path) -> pa.Report:
+    text = policy
     if "\n" in policy:
         file = tmp_path / "mine.yaml"
         file.write_text(policy, encoding="utf-8")
         policy = str(file)
     torch.manual_seed(0)
-    return pa.audit(make(), args, policy=policy, device="h100", verify=False)
+    device = "b200" if "device: b200" in text else "h100"
+    return pa.audit(make(), args, policy=policy, device=device, verify=False)
 
 
 @pytest.mark.parametrize("case", models.BAD, ids=[case[0] for case in models.BAD])
@@ -75,3 +82,35 @@ def test_a_layer_before_training_has_nothing_to_scale_by(tmp_path: Path) -> None
     report = audited(models.Lora, (models.normal(32, 64),), models.ROWWISE, tmp_path)
     told = [(each.rule, each.severity, each.op) for each in report.findings if each.rule == "PA412"]
     assert told == [("PA412", "note", "b/linear#0")]
+
+
+def test_torchaos_nvfp4_makes_nan_of_a_layer_of_zeros_which_is_kept(tmp_path: Path) -> None:
+    report = audited(lambda: models.Lora(32), (models.normal(32, 64),), models.NVFP4, tmp_path)
+    told = [(each.rule, each.severity, each.op, each.resolved) for each in report.findings if each.rule == "PA412"]
+    assert told == [("PA412", "error", "b/linear#0", True)]
+    assert not [each for each in report.findings if each.rule in ("PA410", "PA411") and each.op == "b/linear#0"]
+    assert "b/linear#0" not in {swap.op for swap in report.plan.swaps} and report.plan.swaps
+
+
+@pytest.mark.parametrize("format", ("fp8_e4m3fn", "fp8_e5m2"))
+@pytest.mark.parametrize("below", (0, -1, -2, -4, -6))
+def test_what_a_cast_of_low_numbers_costs(format: str, below: int) -> None:
+    """Told from powers of two alone; beside it torch's own cast of normal numbers around a multiple of the steps."""
+    row = FORMATS[format]
+    assert row.min_subnormal is not None
+    x = models.normal(1 << 15).double() * row.min_subnormal * 2.0**below
+    cast = x.to(getattr(torch, row.dtype)).double()
+    measured = float((cast - x).norm() / x.norm())
+    exponents = torch.frexp(x)[1] - 1
+    counts = tuple((int(e), int((exponents == e).sum())) for e in exponents.unique())
+    told = coarse(Range("x", "OBSERVED", x.numel(), float(x.abs().max()), 0.0, 0.0, 0.0, histogram=counts), row)
+    assert told == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_what_is_usual_of_a_format(scheme: str) -> None:
+    """The error of a product of normal numbers, and never more than the rule allows for."""
+    x, w = models.normal(128, 256), models.normal(128, 256, seed=2)
+    expected, made = x @ w.mT, product(x, w, None, scheme)
+    usual = USUAL[SCHEMES[scheme].element]
+    assert 0.8 * usual < float((made - expected).norm() / expected.norm()) < 1.1 * usual

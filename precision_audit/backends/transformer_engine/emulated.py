@@ -12,7 +12,7 @@ present tensor), and NVFP4's Hadamard transforms, stochastic rounding and two-di
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,9 @@ from torch import Tensor, nn
 
 from precision_audit import recipes
 from precision_audit.records import Swap
+
+if TYPE_CHECKING:
+    from precision_audit.quantise import Operand
 
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -94,28 +97,29 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, scheme: str) -> Tensor:
-        from precision_audit.quantise import quantised
-
         ctx.save_for_backward(x, weight)
         ctx.scheme = scheme
-        made = _wide(quantised(x, scheme, "input")) @ _wide(quantised(weight, scheme, "weight")).mT
+        made = _quantised(x, scheme, "input") @ _quantised(weight, scheme, "weight").mT
         return made.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        from precision_audit.quantise import quantised
-
         x, weight = ctx.saved_tensors
         gradient = gradients[0].contiguous()
         scheme: str = ctx.scheme
-        along_n = _wide(quantised(weight.mT.contiguous(), scheme, "weight")).mT
-        of_input = (_wide(quantised(gradient, scheme, "gradient")) @ along_n).to(x.dtype)
+        along_n = _quantised(weight.mT.contiguous(), scheme, "weight").mT
+        of_input = (_quantised(gradient, scheme, "gradient") @ along_n).to(x.dtype)
         rows, entering = gradient.flatten(0, -2), x.flatten(0, -2)
-        left = _wide(quantised(rows.mT.contiguous(), scheme, "gradient"))  # [N, M]: summed over M
-        right = _wide(quantised(entering.mT.contiguous(), scheme, "input"))  # [K, M]
+        left = _quantised(rows.mT.contiguous(), scheme, "gradient")  # [N, M]: summed over M
+        right = _quantised(entering.mT.contiguous(), scheme, "input")  # [K, M]
         of_weight = (left @ right.mT).to(x.dtype).to(weight.dtype)
         return of_input, of_weight, None
 
 
-def _wide(value: Tensor) -> Tensor:
-    return value.to(torch.float32) if value.dtype in (torch.bfloat16, torch.float16) else value
+def _quantised(value: Tensor, scheme: str, operand: Operand) -> Tensor:
+    """As the recipe quantises it, in a format that sums are made in. Zeros stay zeros: the library's scale of a tensor
+    is finite where its maximum is zero (`reference_nvfp4.py`), that of torchao, which `quantised` follows, is not."""
+    from precision_audit.quantise import quantised
+
+    made = quantised(value, scheme, operand) if value.any() else value
+    return made.to(torch.float32) if made.dtype in (torch.bfloat16, torch.float16) else made
