@@ -6,7 +6,10 @@ would say so in words about its own insides. Never runs the model.
 
 from __future__ import annotations
 
+import ast
 import keyword
+import unicodedata
+import warnings
 from typing import Any
 
 import torch
@@ -56,11 +59,26 @@ def _check_names(model: nn.Module) -> None:
     """Names that generated code cannot spell."""
     named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     for path in (path for path, _ in named):
-        word = next((part for part in path.split(".") if keyword.iskeyword(part)), "")
-        if word:
-            raise InputError(
-                f"{path}: {word!r} is a word of Python, which generated code cannot use; rename that module"
-            )
+        for part in path.split("."):
+            why = _unspelled(part)
+            if why:
+                at = path if path.isprintable() else repr(path)[1:-1]
+                raise InputError(f"{at}: {part!r} {why}, which generated code cannot use; rename that module")
+
+
+def _unspelled(name: str) -> str:
+    """Why code that torch.fx writes does not reach an attribute: that is `.name`, or `getattr(…, "name")` as it is."""
+    if keyword.iskeyword(name):
+        return "is a word of Python"
+    if name.isidentifier():
+        return "" if unicodedata.normalize("NFKC", name) == name else "is another word when Python reads it"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # an escape that there is not
+        try:
+            same = ast.literal_eval(f'"{name}"') == name
+        except (SyntaxError, ValueError):
+            same = False
+    return "" if same else "has quotes, backslashes or control characters"
 
 
 def _holds_packed_weights(module: nn.Module) -> bool:

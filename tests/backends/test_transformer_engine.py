@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from torch import nn
 import precision_audit as pa
 from precision_audit import backends, policy, recipes
 from precision_audit.backends import transformer_engine
-from precision_audit.backends.transformer_engine import RECIPES, build, offer
+from precision_audit.backends.transformer_engine import NAME, RECIPES, build, offer
 from precision_audit.cli import main
 from precision_audit.hardware import device
 from precision_audit.hardware.recipes import chosen, lacking
@@ -241,6 +244,68 @@ def test_right_fields_reach_swap_and_code() -> None:
     code = pa.te_code(plan)
     assert "recipe.DelayedScaling(amax_history_len=16, fp8_format=recipe.Format.E4M3)" in code
     assert "DelayedScaling raises under torch.compile" in code
+
+
+def _swap(**given: object) -> Swap:
+    plain = Swap("fc/linear#0", "fc", NAME, "DelayedScaling", 64, 48, 32, kind="te.Linear", options=(("bias", True),))
+    return replace(plain, **given)  # type: ignore[arg-type]
+
+
+def _plan_of(*swaps: Swap, name: str = "mine") -> Plan:
+    return Plan(name, "training", "fp32", "bf16", (), (), swaps=swaps)
+
+
+ODD = ("it's", 'say "x"', "a\nb", "a\\", "\\n", "\r", "\x00", "\u2028", "@rows@", "@notes@", "{x}", "%s", "é", '"""', "'''",
+       "#", "__import__('os')", "fc'], None) #", "x" * 300)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_every_name_is_written_as_it_is(name: str) -> None:
+    """The code is data and the same statements whatever the words are: path, policy, recipe's conditions."""
+    swap = _swap(op=f"{name}.1/linear#0", module=f"{name}.1", constraints=(f"{name} % 16 == 0",))
+    made, plain = (
+        ast.parse(pa.te_code(each)) for each in (_plan_of(swap, swap, name=name), _plan_of(_swap(), name="m"))
+    )
+    assert [type(each) for each in made.body] == [type(each) for each in plain.body]
+    (rows,) = (each.value for each in made.body if isinstance(each, ast.Assign) and _target(each) == "MODULES")
+    assert isinstance(rows, ast.List) and isinstance(rows.elts[0], ast.Tuple)
+    path, _, _, parameters, *_ = rows.elts[0].elts
+    assert ast.literal_eval(path) == f"{name}.1"
+    assert ast.literal_eval(parameters) == {"weight": f"{name}.1.weight", "bias": f"{name}.1.bias"}
+    shown = name if name.isprintable() else repr(name)[1:-1].replace("\\\\", "\\")
+    assert f"policy {shown} has them" in (ast.get_docstring(made) or "")
+
+
+def _target(assigned: ast.Assign) -> str:
+    return getattr(assigned.targets[0], "id", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"kind": "te.Linear)#"}, "no class 'te.Linear)#'; expected one of te.Linear, te.LayerNormLinear"),
+        ({"kind": "Float8Linear"}, "no class 'Float8Linear'"),
+        ({"recipe": "os.abort"}, "no recipe 'os.abort'; expected one of DelayedScaling"),
+        ({"recipe_options": (("fp8_format", "E4M3, x=1"),)}, "unknown value 'E4M3, x=1' of fp8_format"),
+        ({"recipe_options": (("margin=0, x", 1),)}, "has no field 'margin=0, x'"),
+        ({"options": ()}, "options are none; expected bias"),
+        ({"options": (("bias", True), ("x=1)#", 1))}, "options are 'bias', 'x=1)#'; expected bias"),
+        ({"options": (("bias", math.inf),)}, "bias cannot be inf"),
+        ({"k": "K"}, "size 'K' is no whole number"),
+        (
+            {
+                "kind": "te.LayerNormLinear",
+                "options": tuple(dict.fromkeys(("bias", "eps", "normalization"), 1).items()),
+            },
+            "no norm",
+        ),
+    ],
+)
+def test_what_a_plan_file_makes_up_is_no_code(given: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        pa.te_code(_plan_of(_swap(**given)))
+    text = str(caught.value)
+    assert text.startswith("the plan's swap at fc: ") and words in text and "\n" not in text, text
 
 
 # --- the command line ------------------------------------------------------------------------------------------------
