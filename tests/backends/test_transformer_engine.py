@@ -255,8 +255,8 @@ def _plan_of(*swaps: Swap, name: str = "mine") -> Plan:
     return Plan(name, "training", "fp32", "bf16", (), (), swaps=swaps)
 
 
-ODD = ("it's", 'say "x"', "a\nb", "a\\", "\\n", "\r", "\x00", "\u2028", "@rows@", "@notes@", "{x}", "%s", "é", '"""', "'''",
-       "#", "__import__('os')", "fc'], None) #", "x" * 300)  # fmt: skip
+ODD = ("it's", 'say "x"', "a\nb", "a\\", "\\n", "\r", "\x00", "\u2028", "@rows@", "@notes@", "{x}", "%s", "é",
+       '"""', "'''", "#", "__import__('os')", "fc'], None) #", "x" * 300)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ODD)
