@@ -238,6 +238,9 @@ class _Session:
     def _judge_one(self, kind: Kind, name: str, found: Measure) -> Comparison:
         if kind == "output" and name in self.discrete and found.relative_l2:
             self.note(f"{name} ({self.discrete[name]}): {found.relative_l2:.2%} of its elements differ")
+        if kind == "output" and not found.compared:
+            what = "no finite element in the reference" if found.count else "no element in any batch"
+            self.note(f"{name} has {what}: nothing of it was compared")
         allowed = self._limit(kind, name)
         if allowed is not None:
             allowed = max(allowed, self.floor.get((kind, name), 0.0))
@@ -254,6 +257,7 @@ class _Session:
             plain_relative_l2=beside.relative_l2 if beside else None,
             limit=allowed,
             passed=allowed is None or found.relative_l2 <= allowed,
+            compared=found.compared,
             figure="elements changed" if kind == "output" and name in self.discrete else "relative L2",
         )
 
