@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from precision_audit.records import InputError
 
 # Where the modules that replace linears come from.
-_SWAPPED = ("torchao.float8.", "transformer_engine.", "precision_audit.backends._quantised_linear")
+_SWAPPED = ("torchao.float8.", "transformer_engine.", "precision_audit.backends.")
 
 
 def check_model(model: Any) -> None:
@@ -40,17 +40,22 @@ def check_model(model: Any) -> None:
                 f"{where} is TorchScript, which torch.export cannot look into; "
                 "give the nn.Module that it was scripted or traced from"
             )
+        if type(module).__module__.startswith(_SWAPPED):
+            raise InputError(
+                f"{where} is a {type(module).__name__}, which torch.export cannot look into: this model was swapped "
+                "for fp8 before; give the one it was made from"
+            )
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             at = f"{path}.{name}" if path else name
             if is_lazy(tensor):
                 raise InputError(f"{at} of a lazy module has no shape yet; run the model once on example inputs")
             if tensor is not None and tensor.is_quantized:
                 raise InputError(f"{at} is a quantized tensor; give the model before torch.ao.quantization")
-        if type(module).__module__.startswith(_SWAPPED):
-            raise InputError(
-                f"{where} is a {type(module).__name__}, which torch.export cannot look into: this model was swapped "
-                "for fp8 before; give the one it was made from"
-            )
+            if hasattr(tensor, "__tensor_flatten__"):
+                raise InputError(
+                    f"{at} is of class {type(tensor).__name__}, a tensor made of others (quantised, sharded, nested), "
+                    "which has no format of its own; give the model with the plain tensors that it was made from"
+                )
         if _holds_packed_weights(module):
             raise InputError(f"{where} holds packed quantized weights; give the model before torch.ao.quantization")
 
