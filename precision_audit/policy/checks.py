@@ -165,8 +165,9 @@ def _check_options(node: Node, entries: Mapping[str, Node], backend: str) -> Non
     known = backends.options(backend, recipe)
     if not known:
         node.fail(f"recipe {recipe} of backend {backend} has no fields to set", "no recipe_options")
+    given = {name: child.plain() for name, child in node.entries().items()}
     for name, child in node.entries().items():
-        problem, expected = backends.option_problem(backend, recipe, name, child.plain())
+        problem, expected = backends.option_problem(backend, recipe, name, given)
         if problem:
             child.fail(problem + (nearest(name, known) if name not in known else ""), expected)
 

@@ -203,6 +203,17 @@ OPTIONS = [
      "'amax_history' (did you mean amax_history_len?)"),
     ("DelayedScaling", "{amax_history_len: many}", "'many' is no whole number"),
     ("DelayedScaling", "{amax_history_len: true}", "True is no whole number"),
+    ("DelayedScaling", "{amax_history_len: 0}", "amax_history_len cannot be 0; expected a whole number from 1 on"),
+    ("DelayedScaling", "{amax_history_len: -1}", "from 1 on"),
+    ("DelayedScaling", "{amax_history_len: 99999999999}", "from 1 on"),
+    ("DelayedScaling", "{amax_history_len: 1.5}", "1.5 is no whole number"),
+    ("DelayedScaling", "{margin: -1}", "margin cannot be -1; expected a whole number from 0 to 18"),
+    ("DelayedScaling", "{margin: 19}", "from 0 to 18"),
+    ("MXFP8BlockScaling", "{margin: 19}", "from 0 to 18"),
+    ("Float8BlockScaling", "{x_block_scaling_dim: 2}", "x_block_scaling_dim 2 beside w_block_scaling_dim 2, the "
+     "default: they meet in a product; expected w_block_scaling_dim: 1, or x_block_scaling_dim: 1"),
+    ("Float8BlockScaling", "{w_block_scaling_dim: 1, x_block_scaling_dim: 2, grad_block_scaling_dim: 2}",
+     "beside grad_block_scaling_dim 2: they meet"),
     ("DelayedScaling", "{amax_compute_algo: mean}", "one of max, most_recent"),
     ("DelayedScaling", "{backward_override: high_precision}", "takes no plain value"),
     ("DelayedScaling", "{fp8_format: E5M2}", "one of HYBRID, E4M3"),
@@ -226,6 +237,27 @@ def test_wrong_fields_of_a_recipe_are_errors_with_file_and_line(recipe: str, giv
     with pytest.raises(InputError, match=r"^mine\.yaml:6: ") as caught:
         policy.parse(text, "mine.yaml")
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given"),
+    [
+        ("DelayedScaling", "{amax_history_len: 1, margin: 18}"),
+        ("MXFP8BlockScaling", "{margin: 0}"),
+        ("Float8BlockScaling", "{w_block_scaling_dim: 1, x_block_scaling_dim: 2}"),
+        ("Float8BlockScaling", "{w_block_scaling_dim: 1, grad_block_scaling_dim: 2}"),
+        ("Float8BlockScaling", "{w_block_scaling_dim: 2}"),
+    ],
+)
+def test_the_ends_of_what_a_field_takes(recipe: str, given: str) -> None:
+    hardware = "device: h100" if recipe != "MXFP8BlockScaling" else "device: b200"
+    text = RULE.replace("BACKEND", "transformer_engine").replace("RECIPE", recipe).replace("OPTIONS", given)
+    assert policy.parse(text.replace("device: b200", hardware)).rules[0].recipe_options
+
+
+def test_at_the_next_margin_everything_is_zero() -> None:
+    largest = torch.tensor([448 / 2**18, 448 / 2**19], dtype=torch.float64).float()
+    assert largest.to(torch.float8_e4m3fn).float().tolist() == [2.0**-9, 0.0]
 
 
 def test_fields_want_a_recipe_and_a_backend_that_has_them() -> None:

@@ -75,11 +75,11 @@ def _check(swap: Swap) -> None:
     """InputError for what a plan file says and TransformerEngine does not know."""
     wanted, given = _KINDS.get(swap.kind, ()), dict(swap.options)
     sizes = [size for size in (swap.k, swap.n) if not isinstance(size, int)]
-    fields = [problem(swap.recipe, *field)[0] for field in swap.recipe_options if swap.recipe in OPTIONS]
+    fields = dict(swap.recipe_options) if swap.recipe in OPTIONS else {}
     faults = [
         f"no class {swap.kind!r}; expected one of {', '.join(_KINDS)}" if not wanted else "",
         f"no recipe {swap.recipe!r}; expected one of {', '.join(OPTIONS)}" if swap.recipe not in OPTIONS else "",
-        *fields,
+        *(problem(swap.recipe, name, fields)[0] for name in fields),
         f"size {sizes[0]!r} is no whole number" if sizes else "",
         f"options are {', '.join(map(repr, given)) or 'none'}; expected {', '.join(wanted)}"
         if wanted and set(given) != set(wanted)
