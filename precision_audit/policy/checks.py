@@ -24,7 +24,7 @@ def check_file(root: Node) -> None:
     """Names and contradictions of one file."""
     entries = root.entries()
     if "device" in entries:
-        _known(entries["device"], (*policy_schema.device_names(), "local"), "device")
+        _known(entries["device"], policy_schema.device_names(), "device")
     for node in entries["formats"].entries().values() if "formats" in entries else ():
         _known(node, policy_schema.base_formats(), "format")
     for key, node in entries["environment"].entries().items() if "environment" in entries else ():

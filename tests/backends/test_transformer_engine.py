@@ -356,9 +356,34 @@ def test_the_command_line_writes_code_that_parses(tmp_path: Path, capsys: pytest
     arguments = [str(tmp_path / "model.py"), "--policy", "fp8-training-hopper-te", "--isolated", "-q"]
     assert main([*arguments, "--write-code", str(out), "--exit-zero"]) == 0, capsys.readouterr().err
     compile(out.read_text(), "te_modules.py", "exec")
+    assert main([*arguments, "--write-code", str(out), "--exit-zero"]) == 0  # its own file may be replaced
     assert "gate_up: the plan has one te.LayerNormMLP here; its activation is no module of its own" in out.read_text()
     assert main(["convert", *arguments, "-o", str(tmp_path / "out")]) == 2
     assert "whose modules cannot be made here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("te_modules", "no name of a Python module; expected one such as te_modules.py"),
+        ("te-modules.py", "no name of a Python module"),
+        ("class.py", "no name of a Python module"),
+        ("modules.txt", "no name of a Python module"),
+        ("folder.py", "is a folder; give a file in it"),
+        ("nowhere/te.py", "there is no folder"),
+        ("model.py", "is the model of this run and will not be overwritten"),
+        ("other.py", "is there already and was not written by this option; give another name"),
+    ],
+)
+def test_where_code_cannot_go(name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "other.py").write_text("mine = 1\n")
+    (tmp_path / "folder.py").mkdir()
+    place = str(tmp_path / name)
+    assert main([str(tmp_path / "model.py"), "--policy", "fp8-training-hopper-te", "--write-code", place]) == 2
+    said = capsys.readouterr().err
+    assert f"--write-code {place}: " in said and words in said and "-o " not in said.replace("--write-code", "")
+    assert (tmp_path / "other.py").read_text() == "mine = 1\n"
 
 
 def test_code_is_refused_for_a_policy_without_such_swaps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
