@@ -25,7 +25,7 @@ from torch import Tensor
 from precision_audit.records import Comparison, Graph, InputError, Policy, Verification
 from precision_audit.report.verdict import shapes_refused
 from precision_audit.rewrite.converted import Converted
-from precision_audit.verify.limits import limit
+from precision_audit.verify.limits import limit, unused
 from precision_audit.verify.measures import Measure, gradient_figure, is_discrete, largest_rms, measure, worst
 from precision_audit.verify.runs import LOSS_SCALES, Batch, Conditions, Run, run, run_scaled
 
@@ -94,6 +94,8 @@ class _Session:
             if not _same_bits(left, right):
                 found = measure(left, right)
                 self.floor[kind, name] = found.relative_l2 if kind == "output" else gradient_figure(found, largest)[0]
+        for text in unused(self.policy, first.outputs, first.gradients):
+            self.note(text)
         self.reference = _against_itself(self.floor)
         self._describe_reference(first)
 

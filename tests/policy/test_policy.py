@@ -157,6 +157,8 @@ BAD = [
     (_rules("{name: a, op: linear, class: fp8-eligible, backend: torchoa}"), 5, ["did you mean torchao?"]),
     (_rules("{name: a, op: linear, class: fp8-eligible, recipe: rowise}"), 5, ["did you mean rowwise?"]),
     (_rules("{name: a, op: conv2d, class: fp8-eligible}"), 5, ["matches no linear"]),
+    (HEADER + "device: unheard-of\nrules:\n" + REST, 4, ["unknown device", "h100, ", "local"]),
+    (_rules("{name: a, op: topk, where: {ko: {min: 1}}, class: follow}"), 5, ["no argument", "k"]),
     (_rules("{name: a, module: b, class: fp8-eligible}"), 5, ["matches no linear", "op: linear"]),
     (_rules("{name: a, op: linear, class: follow, promote: true}"), 5, ["promote beside class follow"]),
     (_rules("{name: a, op: linear, where: {k: {min: 8, max: 4}}, class: follow}"), 5, ["min 8 is above max 4"]),
@@ -206,6 +208,8 @@ def test_each_mistake_is_one_line_that_names_place_and_remedy(text: str, line: i
         assert message.startswith(f"p.yaml:{line}:"), message
     for word in words:
         assert word in message
+    listed = message.partition("expected one of ")[2].split(", ")
+    assert len(listed) == len(set(listed)), "a name is listed twice"
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,28 @@ def test_every_output_has_its_own_limit() -> None:
     assert [each.name for each in found.outputs] == ["output['a']", "output['b']"]
 
 
+@pytest.mark.parametrize(
+    ("key", "mode", "note"),
+    [
+        ("relative_l2:output['logit']", "inference", "no output output['logit'] (did you mean output['logits']?)"),
+        ("relative_l2:logits", "inference", "no output logits (did you mean output['logits']?)"),
+        ("flip_rate:xyz", "inference", "no output xyz; there are output['logits']"),
+        ("gradient_relative_l2:wieght", "training", "no parameter wieght (did you mean weight?)"),
+        ("gradient_relative_l2:wieght", "inference", ""),  # nothing has a gradient there
+        ("relative_l2:output['logits']", "inference", ""),
+        ("gradient_relative_l2:weight", "training", ""),
+    ],
+)
+def test_a_limit_of_nothing_is_said(key: str, mode: Mode, note: str) -> None:
+    class Named(Scaled):
+        def forward(self, x: Tensor) -> Any:
+            return {"logits": super().forward(x)}
+
+    found = _check(Named(2.0), Named(2.0), _policy(mode, **{key: 0.1}))
+    said = [each for each in found.notes if each.startswith("tolerance")]
+    assert said == ([f"tolerance {key} limits nothing: there is {note}"] if note else [])
+
+
 def _two(x: Tensor) -> dict[str, Tensor]:
     return {"all": x, "large": x[x > 100]}
 
