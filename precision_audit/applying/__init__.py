@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from precision_audit.applying.changes import Changes
 from precision_audit.applying.filtering import module_filter_fn
-from precision_audit.applying.fitting import Names, check_fit
+from precision_audit.applying.fitting import Names, check_fit, check_unchanged
 from precision_audit.applying.given import Given, graph_of, plan_of
 from precision_audit.applying.left import left_of_inference, left_of_training
 from precision_audit.records import Graph, InputError, Plan
@@ -49,6 +49,7 @@ def apply(model: nn.Module, plan: Given, args: Sequence[Any] = (), kwargs: Mappi
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; expected the nn.Module to apply the plan to")
     check_arguments(args, kwargs)
+    check_unchanged(model)
     made = plan_of(plan)
     graph = graph_of(plan, made, model, args, kwargs)
     names = check_fit(model, made, graph)

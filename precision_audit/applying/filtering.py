@@ -14,15 +14,13 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from precision_audit.applying.fitting import WRAPPERS
 from precision_audit.applying.given import Given, plan_of
 from precision_audit.backends._linear import PLAIN
 from precision_audit.records import InputError, Plan, Swap
 
 if TYPE_CHECKING:
     from torch import nn
-
-# Parts of a name that wrappers put before or between the model's own.
-_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "module")
 
 
 def module_filter_fn(plan: Given, recipe: str = "") -> Callable[[nn.Module, str], bool]:
@@ -87,4 +85,4 @@ def _as_planned(module: nn.Module, swap: Swap) -> bool:
 
 
 def _bare(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)

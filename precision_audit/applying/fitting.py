@@ -1,7 +1,8 @@
 """Whether the model is the one that the plan was made for.
 
 Takes the model and a plan, with its graph where there is one; raises InputError in one line where a path, a size or a
-format differs. Nothing was changed by then. Gives the model's own name of what capture had to rename.
+format differs, and before that where the model was changed already: a second plan on top of a first would give what
+neither says. Nothing was changed by then. Gives the model's own name of what capture had to rename.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from precision_audit.applying.hooks import Gives, Takes
+from precision_audit.capture.accepts import check_model
 from precision_audit.capture.spelling import respelled, restored
 from precision_audit.formats import dtype_of, format_of
 from precision_audit.records import Graph, InputError, Plan
+
+# Parts of a name that wrappers put before or between the model's own.
+WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "module")
 
 
 class Names:
@@ -40,18 +46,34 @@ class Names:
         return holder._buffers.get(name) if found is None else found
 
 
-def check_fit(model: nn.Module, plan: Plan, graph: Graph | None) -> Names:
-    """The names of `model`, once it is sure that the plan fits it."""
+def check_unchanged(model: nn.Module) -> None:
+    """InputError for a model that was converted, swapped or quantised, or that a plan was applied to."""
     from precision_audit.rewrite.converted import Converted
 
     if isinstance(model, Converted):
         raise InputError("the model is a converted one already; give the model that it was made from, or a fresh one")
+    check_model(model)
+    for path, module in model.named_modules():
+        hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+        if any(isinstance(hook, (Takes, Gives)) for hook in hooks):
+            where = f"module {path}" if path else type(model).__name__
+            raise InputError(f"{where} has the casts of a plan that was applied before; give a fresh model")
+
+
+def check_fit(model: nn.Module, plan: Plan, graph: Graph | None) -> Names:
+    """The names of `model`, once it is sure that the plan fits it."""
     names = Names(model)
     problems = [*_swaps(names, plan), *_state(names, plan, graph), *_modules(names, plan)]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise InputError(f"the plan does not fit {type(model).__name__}: {problems[0]}{more}")
+        raise InputError(f"the plan does not fit {type(model).__name__}: {problems[0]}{more}{_wrapped(model)}")
     return names
+
+
+def _wrapped(model: nn.Module) -> str:
+    """What to give instead of a module that only wraps the model, and so has other paths."""
+    inner = list(model._modules)
+    return f"; it wraps {inner[0]}: give that one" if len(inner) == 1 and inner[0] in WRAPPERS else ""
 
 
 def _swaps(names: Names, plan: Plan) -> Iterator[str]:
@@ -59,13 +81,15 @@ def _swaps(names: Names, plan: Plan) -> Iterator[str]:
         module = names.module(swap.module)
         if module is None:
             yield f"it swaps {swap.module}, and there is no such module"
-        elif type(module).__module__.startswith(("torchao.", "transformer_engine.")):
-            yield f"{swap.module} is {type(module).__name__} already; give a fresh model"
         elif isinstance(module, nn.Linear) and (module.in_features, module.out_features) != (swap.k, swap.n):
             yield f"{swap.module} is {module.in_features} -> {module.out_features}, the plan has {swap.k} -> {swap.n}"
 
 
 def _state(names: Names, plan: Plan, graph: Graph | None) -> Iterator[str]:
+    for fold in plan.folds:
+        held = names.tensor(fold.value)
+        if held is not None and held.dtype == dtype_of(fold.to):
+            yield f"{fold.value} is {fold.to} already: was it applied before?"
     if graph is None:
         for key, _ in plan.formats:
             if "/" not in key and key in {fold.value for fold in plan.folds} and names.tensor(key) is None:

@@ -11,7 +11,7 @@ A backend is one file here, not beginning with an underscore, with
 and may have, where its library asks for it:
 
     OPTIONS                          fields of its recipes that a policy may set (`recipe_options`), by recipe
-    option_problem(recipe, name, value)  what is wrong with a value of one, and what was expected
+    option_problem(recipe, name, given)  what is wrong with one of those that are given, and what was expected
     KIND                             the class of its modules, where it is always one
     fusions(swap, graph, others, fuse)   larger modules for the linear and ops around it, the largest first
     lacking()                        why its modules cannot be made on this machine, or ""
@@ -81,9 +81,9 @@ def options(name: str, recipe: str) -> tuple[str, ...]:
     return tuple(getattr(get(name), "OPTIONS", {}).get(recipe, ()))
 
 
-def option_problem(name: str, recipe: str, option: str, value: object) -> tuple[str, str]:
-    """What is wrong with a field's value and what was expected, or two empty texts."""
-    problem, expected = cast(Any, get(name)).option_problem(recipe, option, value)
+def option_problem(name: str, recipe: str, option: str, given: Mapping[str, object]) -> tuple[str, str]:
+    """What is wrong with a field among those given and what was expected, or two empty texts."""
+    problem, expected = cast(Any, get(name)).option_problem(recipe, option, given)
     return str(problem), str(expected)
 
 

@@ -48,9 +48,14 @@ def describe(op: Op, graph: Graph, *, trained: bool = True) -> Linear | str:
     example = 1
     for size in lead:
         example *= size
+    if len(weight.shape) != 2:
+        return f"its weight is of shape {list(weight.shape)}, not [N, K]"
+    n, k = weight.shape
+    if 0 in (k, n):
+        return f"K={k}, N={n}: a weight without elements has nothing to scale by"
     return Linear(
-        k=weight.shape[1],
-        n=weight.shape[0],
+        k=k,
+        n=n,
         m=product(entering.shape[:-1]),
         m_example=example,
         frozen=not weight.requires_grad,

@@ -67,6 +67,8 @@ class QuantisedLinear(nn.Module):
         return True
 
     def forward(self, x: Tensor) -> Tensor:
+        if not x.numel():  # nothing to scale by, and int8dq raises
+            return x.new_empty(*x.shape[:-1], self.out_features)
         bias = None if self.bias is None else self.bias.to(_COMPUTES)
         given = x.to(_COMPUTES)
         made = F.linear(given, self.weight, bias) if not self.emulated else self._emulate(given, bias)
@@ -76,7 +78,7 @@ class QuantisedLinear(nn.Module):
         quantiser = _QUANTISERS[self.recipe]
         with torch.no_grad():
             weight = quantiser(self.weight.to(_COMPUTES))
-            rounded = quantiser(x.reshape(-1, self.in_features)) if x.numel() else x.reshape(-1, self.in_features)
+            rounded = quantiser(x.reshape(-1, self.in_features))
         made = F.linear(rounded.float(), weight.float(), None if bias is None else bias.float())
         return made.to(_COMPUTES).reshape(*x.shape[:-1], self.out_features)
 

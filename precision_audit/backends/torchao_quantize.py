@@ -14,6 +14,8 @@ What `quantize_` itself does not say, found by running it (0.18):
   out NaN. Inputs and weights get one here, `activation_value_lb` by torchao's name.
 - nvfp4 converts a weight with K = 16 or 48 and fails in forward: two values share a byte, and the kernel wants sixteen
   bytes. So K must be a multiple of 32.
+- A weight of one column has an axis of size 1, which torchao's search for scales reduces too: it raises.
+- int8dq fails on an input of no rows: the module answers with no rows itself, whatever the recipe.
 - int8dq multiplies on the CPU, silently, where cuBLAS cannot take the sizes: K and N must be multiples of 8.
 - The configurations change inductor's settings and fp32 matmul precision of the whole process unless told not to; they
   are told not to.
@@ -97,6 +99,8 @@ def _sizes(linear: Linear, row: recipes.Recipe) -> tuple[list[str], list[str]]:
             problems.append(f"{name}={size} is not a multiple of {multiple}")
         elif found.condition:
             constraints.append(found.condition)
+    if linear.k == 1:
+        problems.append("K=1: torchao takes the scales of a weight of one column for a single one")
     return problems, constraints
 
 

@@ -6,7 +6,10 @@ would say so in words about its own insides. Never runs the model.
 
 from __future__ import annotations
 
+import ast
 import keyword
+import unicodedata
+import warnings
 from typing import Any
 
 import torch
@@ -16,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from precision_audit.records import InputError
 
 # Where the modules that replace linears come from.
-_SWAPPED = ("torchao.float8.", "transformer_engine.", "precision_audit.backends._quantised_linear")
+_SWAPPED = ("torchao.float8.", "transformer_engine.", "precision_audit.backends.")
 
 
 def check_model(model: Any) -> None:
@@ -37,17 +40,22 @@ def check_model(model: Any) -> None:
                 f"{where} is TorchScript, which torch.export cannot look into; "
                 "give the nn.Module that it was scripted or traced from"
             )
+        if type(module).__module__.startswith(_SWAPPED):
+            raise InputError(
+                f"{where} is a {type(module).__name__}, which torch.export cannot look into: this model was swapped "
+                "for fp8 before; give the one it was made from"
+            )
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             at = f"{path}.{name}" if path else name
             if is_lazy(tensor):
                 raise InputError(f"{at} of a lazy module has no shape yet; run the model once on example inputs")
             if tensor is not None and tensor.is_quantized:
                 raise InputError(f"{at} is a quantized tensor; give the model before torch.ao.quantization")
-        if type(module).__module__.startswith(_SWAPPED):
-            raise InputError(
-                f"{where} is a {type(module).__name__}, which torch.export cannot look into: this model was swapped "
-                "for fp8 before; give the one it was made from"
-            )
+            if hasattr(tensor, "__tensor_flatten__"):
+                raise InputError(
+                    f"{at} is of class {type(tensor).__name__}, a tensor made of others (quantised, sharded, nested), "
+                    "which has no format of its own; give the model with the plain tensors that it was made from"
+                )
         if _holds_packed_weights(module):
             raise InputError(f"{where} holds packed quantized weights; give the model before torch.ao.quantization")
 
@@ -56,11 +64,26 @@ def _check_names(model: nn.Module) -> None:
     """Names that generated code cannot spell."""
     named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     for path in (path for path, _ in named):
-        word = next((part for part in path.split(".") if keyword.iskeyword(part)), "")
-        if word:
-            raise InputError(
-                f"{path}: {word!r} is a word of Python, which generated code cannot use; rename that module"
-            )
+        for part in path.split("."):
+            why = _unspelled(part)
+            if why:
+                at = path if path.isprintable() else repr(path)[1:-1]
+                raise InputError(f"{at}: {part!r} {why}, which generated code cannot use; rename that module")
+
+
+def _unspelled(name: str) -> str:
+    """Why code that torch.fx writes does not reach an attribute: that is `.name`, or `getattr(…, "name")` as it is."""
+    if keyword.iskeyword(name):
+        return "is a word of Python"
+    if name.isidentifier():
+        return "" if unicodedata.normalize("NFKC", name) == name else "is another word when Python reads it"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # an escape that there is not
+        try:
+            same = ast.literal_eval(f'"{name}"') == name
+        except (SyntaxError, ValueError):
+            same = False
+    return "" if same else "has quotes, backslashes or control characters"
 
 
 def _holds_packed_weights(module: nn.Module) -> bool:

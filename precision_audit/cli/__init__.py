@@ -108,8 +108,9 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
             "calibration data": settings.calibration_data, "plan to apply": settings.apply_plan,
             "plan to check": settings.check_plan}  # fmt: skip
     settings = _of_its_plan(settings)
-    written = (settings.write_plan, settings.write_code)
+    written = {"--write-plan": settings.write_plan, "--write-code": settings.write_code}
     places = outputs.check(settings.output, command, written, read, settings.pictures)
+    code.check_name(settings.write_code)
     policy, plans = _before(settings, command)
     if command == "convert":
         backends.check_policy(policy)

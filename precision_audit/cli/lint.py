@@ -23,7 +23,7 @@ def run(paths: list[str], settings: Settings) -> int:
 
     started = time.perf_counter()
     wanted = settings.output if settings.origins.get("output") == "command line" else ()
-    places = outputs.check(wanted, "lint", None, {f"script {path}": path for path in paths})
+    places = outputs.check(wanted, "lint", {}, {f"script {path}": path for path in paths})
     made = _selected(linting.lint(paths), settings)
     _write(made, settings, places)
     if not settings.quiet:

@@ -31,12 +31,12 @@ class Outputs:
 def check(
     texts: Iterable[str],
     command: str,
-    written: Iterable[str | None] | None,
+    written: Mapping[str, str | None],
     read: Mapping[str, str | None],
     pictures: str | None = None,
 ) -> Outputs:
-    """Sort the `-o` values and try each place. `written` are further files to be written, `read` those this run reads,
-    by what they are."""
+    """Sort the `-o` values and try each place. `written` are further files to be written, by the option that names
+    them, `read` those this run reads, by what they are."""
     reports: list[tuple[Path, str]] = []
     models: list[Path] = []
     for text in texts:
@@ -53,12 +53,14 @@ def check(
         raise InputError(f"convert: expected one place for the model, {got}; add -o OUT.pt2 or -o FOLDER")
     if command == "search" and len(models) > 1:
         raise InputError(f"search: expected one place for the model, {len(models)} were given; keep one -o")
-    places = [path for path, _ in reports] + models + [Path(each) for each in written or () if each]
-    for path in places:
-        _check_place(path, folder=path in models and path.suffix.lower() != ".pt2", read=read)
-    twice = next((path for i, path in enumerate(places) if path.absolute() in [p.absolute() for p in places[:i]]), None)
-    if twice:
-        raise InputError(f"-o {twice}: given twice; give every result its own file")
+    named = [(path, f"-o {path}") for path in [*(path for path, _ in reports), *models]]
+    named += [(Path(each), f"{option} {each}") for option, each in written.items() if each]
+    for path, said in named:
+        _check_place(path, said, folder=path in models and path.suffix.lower() != ".pt2", read=read)
+    places = [path for path, _ in named]
+    twice = next((i for i, path in enumerate(places) if path.absolute() in [p.absolute() for p in places[:i]]), None)
+    if twice is not None:
+        raise InputError(f"{named[twice][1]}: given twice; give every result its own file")
     folder = _checked_pictures(Path(pictures), places, read) if pictures else None
     return Outputs(tuple(reports), models[0] if models else None, folder)
 
@@ -76,23 +78,24 @@ def _checked_pictures(folder: Path, others: Iterable[Path], read: Mapping[str, s
     if inside:
         raise InputError(f"--pictures {folder}: {inside[0]} is a result of its own; give the pictures their own folder")
     if not folder.exists():
-        _try(folder, folder.parent)
+        _try(f"--pictures {folder}", folder.parent)
     else:
         for name in (f"{name}{suffix}" for name in of_report.NAMES for suffix in drawing.SUFFIXES):
-            _check_place(folder / name, folder=False, read=read)
+            _check_place(folder / name, f"--pictures {folder / name}", folder=False, read=read)
     return folder
 
 
-def _check_place(path: Path, folder: bool, read: Mapping[str, str | None]) -> None:
+def _check_place(path: Path, said: str, folder: bool, read: Mapping[str, str | None]) -> None:
+    """`said` is the option as it was typed, by which messages begin."""
     for what, other in read.items():
         if other and path.exists() and Path(other).exists() and path.samefile(other):
-            raise InputError(f"-o {path}: is the {what} of this run and will not be overwritten; give another name")
+            raise InputError(f"{said}: is the {what} of this run and will not be overwritten; give another name")
     if path.is_dir() and not folder:
-        raise InputError(f"-o {path}: is a folder; give a file in it")
+        raise InputError(f"{said}: is a folder; give a file in it")
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise InputError(f"-o {path}: is no ordinary file; give a file that can be replaced")
+        raise InputError(f"{said}: is no ordinary file; give a file that can be replaced")
     if folder and path.is_file():
-        raise InputError(f"-o {path}: is a file; give a folder, or a name that ends in .pt2")
+        raise InputError(f"{said}: is a file; give a folder, or a name that ends in .pt2")
     if folder and path.is_dir() and any(path.iterdir()):
         from precision_audit.saving import atomic
 
@@ -101,16 +104,16 @@ def _check_place(path: Path, folder: bool, read: Mapping[str, str | None]) -> No
     while folder and not parent.exists():
         parent = parent.parent
     if not parent.is_dir():
-        raise InputError(f"-o {path}: there is no folder {parent}; make it first")
+        raise InputError(f"{said}: there is no folder {parent}; make it first")
     if path.is_file() and not os.access(path, os.W_OK):
-        raise InputError(f"-o {path}: is write-protected; remove it or give another name")
-    _try(path, parent)
+        raise InputError(f"{said}: is write-protected; remove it or give another name")
+    _try(said, parent)
 
 
-def _try(path: Path, parent: Path) -> None:
+def _try(said: str, parent: Path) -> None:
     """Can a file be made there?"""
     try:
         with tempfile.NamedTemporaryFile(dir=parent, prefix=".precision-audit-"):
             pass
     except OSError as error:
-        raise InputError(f"-o {path}: cannot write in {parent} ({error.strerror}); give another folder") from error
+        raise InputError(f"{said}: cannot write in {parent} ({error.strerror}); give another folder") from error

@@ -7,6 +7,7 @@ whole (`check_whole`: classes that fit the formats, exactly one catch-all, at th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
@@ -24,7 +25,7 @@ def check_file(root: Node) -> None:
     """Names and contradictions of one file."""
     entries = root.entries()
     if "device" in entries:
-        _known(entries["device"], (*policy_schema.device_names(), "local"), "device")
+        _known(entries["device"], policy_schema.device_names(), "device")
     for node in entries["formats"].entries().values() if "formats" in entries else ():
         _known(node, policy_schema.base_formats(), "format")
     for key, node in entries["environment"].entries().items() if "environment" in entries else ():
@@ -165,8 +166,9 @@ def _check_options(node: Node, entries: Mapping[str, Node], backend: str) -> Non
     known = backends.options(backend, recipe)
     if not known:
         node.fail(f"recipe {recipe} of backend {backend} has no fields to set", "no recipe_options")
+    given = {name: child.plain() for name, child in node.entries().items()}
     for name, child in node.entries().items():
-        problem, expected = backends.option_problem(backend, recipe, name, child.plain())
+        problem, expected = backends.option_problem(backend, recipe, name, given)
         if problem:
             child.fail(problem + (nearest(name, known) if name not in known else ""), expected)
 
@@ -186,9 +188,29 @@ def _check_condition(key: str, node: Node, rule: Mapping[str, Node]) -> None:
             f"min {given['min'].text()} is above max {given['max'].text()}, so nothing matches", "min at most max"
         )
     arguments = _arguments(rule)
+    _check_possible(key, node, key in policy_schema.SIZES and key not in arguments)
     if arguments and key not in policy_schema.SIZES and key not in arguments:
-        known = (*policy_schema.SIZES, *sorted(arguments))
+        known = dict.fromkeys((*policy_schema.SIZES, *sorted(arguments)))
         node.fail(f"{key!r} is no argument of these ops{nearest(key, known)}", "one of " + ", ".join(known))
+
+
+def _check_possible(key: str, node: Node, size: bool) -> None:
+    """Bounds between which there is no number: a size is a whole one, a place a percentage; multiples leave gaps."""
+    given = node.entries()
+    last = 100 if key == "place" else math.inf
+    low = max(0 if size else -math.inf, given["min"].number() if "min" in given else -math.inf)
+    high = min(last if size else math.inf, given["max"].number() if "max" in given else math.inf)
+    step = given["multiple_of"].number() if "multiple_of" in given else 1 if size else 0
+    gap = step and math.isfinite(low) and math.ceil(low / step) * step > high
+    odd = False
+    if size and "equals" in given:
+        value = given["equals"].plain()
+        odd = isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= last
+    if low > high or gap or odd:
+        whole = f"whole number {'from 0 to 100' if last == 100 else 'of at least 0'}" if size else "number"
+        multiple = f", here a multiple of {step}" if "multiple_of" in given else ""
+        asked = ", ".join(f"{word} {child.plain()!r}" for word, child in given.items())
+        node.fail(f"no {key} is {asked}, so nothing matches", f"bounds that a {whole}{multiple} can keep")
 
 
 def _arguments(rule: Mapping[str, Node]) -> set[str]:
@@ -271,6 +293,6 @@ def _fail(rule: Rule, problem: str, expected: str) -> NoReturn:
 
 
 def _known(node: Node, names: Iterable[str], what: str) -> None:
-    known = sorted(names)
+    known = sorted(set(names))
     if node.text() not in known:
         node.fail(f"unknown {what} {node.text()!r}{nearest(node.text(), known)}", "one of " + ", ".join(known))

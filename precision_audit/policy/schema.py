@@ -53,7 +53,7 @@ def schema() -> dict[str, Any]:
 
     made = copy.deepcopy(_FILE)
     rule = made["properties"]["rules"]["items"]["properties"]
-    made["properties"]["device"]["enum"] = [*device_names(), "local"]
+    made["properties"]["device"]["enum"] = list(device_names())
     for format_key in ("high", "low"):
         made["properties"]["formats"]["properties"][format_key]["enum"] = list(base_formats())
     made["properties"]["hazards"]["propertyNames"]["enum"] = list(rule_codes())

@@ -22,6 +22,7 @@ class Comparison:
     limit: float | None = None
     passed: bool = True
     figure: str = "relative L2"  # what relative_l2 holds: for an integer or bool output "elements changed", a share
+    compared: bool = True  # False where no batch gave an element that is finite in the reference: nothing was proved
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def _row(label: str, found: Comparison) -> tuple[str, str, str, str, str]:
     else:
         more = phrases.needed(value, limit, phrases.figure)
         figures = (phrases.figure(value, more=more), phrases.figure(plain), phrases.figure(limit, True, more))
-    return (label, *figures, _status(found.passed))
+    return (label, *figures, _status(found.passed) if found.compared else "nothing compared")
 
 
 def _ratio(found: Comparison) -> float:

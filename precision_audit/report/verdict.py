@@ -9,7 +9,8 @@ NOT READY            a finding of severity error that is open (the plan does not
 NOT ENOUGH EVIDENCE  nothing was run (no weights, or no inputs); the inputs were made up by the tool; an op is in no
                      table, so that its hazards are unknown; fp8 was asked for and no linear was swapped; a recipe whose
                      numbers one emulated step cannot show; the reference
-                     is NaN, or differs from itself by as much as a limit allows.
+                     is NaN, or differs from itself by as much as a limit allows; no output has an element that could
+                     be compared.
 READY WITH CHANGES   a warning that is open, a swap that holds only while the user keeps a
                      condition on a size (`B % 16 == 0`), or swapped modules that were emulated because their library
                      cannot run here.
@@ -26,6 +27,7 @@ import shlex
 from precision_audit import backends
 from precision_audit.records import Finding, Graph, Plan, Policy, Severity, Verdict, Verification
 
+_NOTHING = "nothing was compared"
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
@@ -97,7 +99,7 @@ def next_steps(
         steps.append(f"precision-audit {command} --write-code te_modules.py, and use that file on the CUDA machine")
     elif verdict in ("READY", "READY WITH CHANGES"):
         steps.append(f"precision-audit convert {command} -o out/")
-    elif made_up:
+    elif made_up or any(reason.startswith(_NOTHING) for reason in reasons):
         steps.append(
             f"precision-audit {command} --input SHAPE:FORMAT[:LOW..HIGH], or define example_inputs in the file"
         )
@@ -152,6 +154,9 @@ def _missing(
     elif verification.noise >= 1:
         what = "the reference differs from itself by as much as the limit, or is NaN"
         reasons.append(next((note for note in verification.notes if note.startswith("not run")), what))
+    elif not any(each.compared for each in verification.outputs):
+        why = "no output has an element, finite in the reference" if verification.outputs else "there is no output"
+        reasons.append(f"{_NOTHING}: {why}")
     steps = verification.steps.steps if verification is not None and verification.steps is not None else ()
     if any(not math.isfinite(step.loss) for step in steps):
         reasons.append("the training loss is not finite before anything is lowered")

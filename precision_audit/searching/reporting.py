@@ -174,6 +174,7 @@ def _verification(evidence: Evidence, solution: Solution) -> Verification:
                 plain_relative_l2=plain,
                 limit=limit,
                 passed=limit is None or seen.relative_l2 <= limit,
+                compared=seen.compared,
                 figure="elements changed" if discrete else "relative L2",
             )
         )

@@ -103,6 +103,11 @@ def check(limits: Iterable[Limit], known: Reference) -> None:
     named = known.names()
     if not named:
         raise InputError("the model returns no tensor: there is nothing to keep to a budget")
+    if not any(value.numel() for each in known.outputs for value in flatten(each).values()):
+        raise InputError(
+            "the outputs have no elements on any batch: there is nothing to keep to a budget; give inputs of which "
+            "something comes out"
+        )
     for index, each in enumerate(known.outputs):
         lost = [name for name, value in flatten(each).items() if bool(torch.isnan(value).any())]
         if lost:

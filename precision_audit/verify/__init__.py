@@ -25,7 +25,7 @@ from torch import Tensor
 from precision_audit.records import Comparison, Graph, InputError, Policy, Verification
 from precision_audit.report.verdict import shapes_refused
 from precision_audit.rewrite.converted import Converted
-from precision_audit.verify.limits import limit
+from precision_audit.verify.limits import limit, unused
 from precision_audit.verify.measures import Measure, gradient_figure, is_discrete, largest_rms, measure, worst
 from precision_audit.verify.runs import LOSS_SCALES, Batch, Conditions, Run, run, run_scaled
 
@@ -97,6 +97,8 @@ class _Session:
             if not _same_bits(left, right):
                 found = measure(left, right)
                 self.floor[kind, name] = found.relative_l2 if kind == "output" else gradient_figure(found, largest)[0]
+        for text in unused(self.policy, first.outputs, first.gradients):
+            self.note(text)
         self.reference = _against_itself(self.floor)
         self._describe_reference(first)
 
@@ -248,6 +250,9 @@ class _Session:
     def _judge_one(self, kind: Kind, name: str, found: Measure) -> Comparison:
         if kind == "output" and name in self.discrete and found.relative_l2:
             self.note(f"{name} ({self.discrete[name]}): {found.relative_l2:.2%} of its elements differ")
+        if kind == "output" and not found.compared:
+            what = "no finite element in the reference" if found.count else "no element in any batch"
+            self.note(f"{name} has {what}: nothing of it was compared")
         allowed = self._limit(kind, name)
         if allowed is not None:
             allowed = max(allowed, self.floor.get((kind, name), 0.0))
@@ -264,6 +269,7 @@ class _Session:
             plain_relative_l2=beside.relative_l2 if beside else None,
             limit=allowed,
             passed=allowed is None or found.relative_l2 <= allowed,
+            compared=found.compared,
             figure="elements changed" if kind == "output" and name in self.discrete else "relative L2",
         )
 

@@ -11,6 +11,9 @@ output: a decision flips where two scores are close, and `verify` always says so
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable, Iterator
+
 from precision_audit.records import Policy
 
 # format → limits for outputs and for gradients: about 8 and 80 unit roundoffs (2^-8 for bf16, 2^-11 for fp16, 2^-4 for
@@ -23,6 +26,8 @@ DEFAULT_TOLERANCES = {
     "fp16": (5e-3, 1.5e-1),
     "fp8": (1e-1, 5e-1),
 }
+
+_LISTED = 8  # names listed where none is near
 
 FLIPS = 0.05  # share of an integer output's elements that may change in a low format
 
@@ -37,6 +42,25 @@ def limit(policy: Policy, key: str, name: str) -> float | None:
     if key == "flip_rate":
         return 0.0 if output == 0 else FLIPS
     return gradient if key == "gradient_relative_l2" else output
+
+
+def unused(policy: Policy, outputs: Iterable[str], parameters: Iterable[str]) -> Iterator[str]:
+    """Limits of single outputs and parameters that there are not: a typo would leave them without."""
+    known = {"output": list(outputs), "parameter": list(parameters)}
+    for key, _ in policy.tolerances:
+        figure, _, name = key.partition(":")
+        kind = "parameter" if figure == "gradient_relative_l2" else "output"
+        if name and name not in known[kind] and (kind == "output" or policy.mode == "training"):
+            yield f"tolerance {key} limits nothing: there is no {kind} {name}{_instead(name, known[kind])}"
+
+
+def _instead(name: str, known: list[str]) -> str:
+    """The nearest name; an output is often written without the `output[...]` around its key."""
+    inside = [each for each in known if f"'{name}'" in each]
+    near = inside or difflib.get_close_matches(name, known, 1, 0.4)
+    if not near and len(known) > _LISTED:
+        return ""
+    return f" (did you mean {near[0]}?)" if near else f"; there are {', '.join(known) or 'none'}"
 
 
 def _lowest(policy: Policy) -> str:

@@ -38,6 +38,11 @@ class Measure:
     reference_l2: float
     count: int
 
+    @property
+    def compared(self) -> bool:
+        """Whether there was any element that is finite in the reference."""
+        return self.count > self.reference_nonfinite
+
 
 def measure(reference: Tensor, other: Tensor) -> Measure:
     """Every figure of one pair of tensors of one shape; a pair of two shapes is infinitely far apart."""
@@ -63,7 +68,7 @@ def measure(reference: Tensor, other: Tensor) -> Measure:
 
 
 def worst(one: Measure, other: Measure) -> Measure:
-    """The worse of two batches, figure by figure. Counts of non-finite elements add up."""
+    """The worse of two batches, figure by figure. Counts of elements add up."""
     flips = [rate for rate in (one.flip_rate, other.flip_rate) if rate is not None]
     return Measure(
         max(one.relative_l2, other.relative_l2),
@@ -75,7 +80,7 @@ def worst(one: Measure, other: Measure) -> Measure:
         max(flips) if flips else None,
         max(one.difference_l2, other.difference_l2),
         max(one.reference_l2, other.reference_l2),
-        max(one.count, other.count),
+        one.count + other.count,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from precision_audit.applying import changes
 from precision_audit.applying.hooks import Gives, cast_floats
 from precision_audit.backends import torchao_float8
 from precision_audit.plan import file as plan_file
+from precision_audit.policy import parse
 from tests.applying.small import Net, Streams, converted, rows, seeded
 
 FP8 = "fp8-training-hopper"
@@ -96,13 +98,95 @@ def test_another_model_does_not_fit(change: Any, says: str) -> None:
     assert fingerprint(model) == before
 
 
-def test_twice() -> None:
-    for policy, says in ((FP8, "is Float8Linear already; give a fresh model"), ("bf16-inference", "applied before")):
-        model = seeded(Net).eval()
-        result = converted(model, policy)
-        pa.apply(model, result)
-        with pytest.raises(pa.InputError, match=says):
-            pa.apply(model, result)
+class Bare(nn.Module):
+    """Nothing to store: a plan is hooks alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.GELU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(x).softmax(-1)
+
+
+def _trained_by_torchao(model: nn.Module) -> None:
+    from torchao.float8 import convert_to_float8_training
+
+    convert_to_float8_training(model)
+
+
+def _quantized(model: nn.Module) -> None:
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    quantize_(model, Int8WeightOnlyConfig(set_inductor_config=False))
+
+
+QUANTISED = """
+name: quantised
+mode: inference
+formats: {high: fp32, low: bf16}
+rules:
+  - {name: all, op: linear, class: fp8-eligible, backend: torchao_quantize, recipe: int8wo}
+  - {name: rest, class: keep-fp32}
+"""
+
+
+@cache
+def _reported(policy: str) -> pa.Report:
+    return pa.audit(seeded(Net).eval(), (rows(),), policy=parse(policy) if "\n" in policy else policy)
+
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [
+        (FP8, "module first is a Float8Linear, .* swapped for fp8 before; give the one it was made from"),
+        (QUANTISED, "module first is a QuantisedLinear"),
+        ("bf16-inference", "has the casts of a plan that was applied before; give a fresh model"),
+        (_trained_by_torchao, "module first is a Float8Linear"),
+        (_quantized, "first.weight is of class Int8Tensor, a tensor made of others"),
+        (lambda m: m.bfloat16(), "first.weight is bf16"),
+    ],
+)
+@pytest.mark.parametrize("then", [FP8, "bf16-training", "bf16-inference"])
+def test_no_plan_goes_on_top_of_another_change(first: Any, says: str, then: str) -> None:
+    """Whatever changed the model first, and whichever plan comes then: neither would be what runs."""
+    model, plan = seeded(Net).eval(), _reported(then)
+    if isinstance(first, str):
+        pa.apply(model, _reported(first))
+    else:
+        first(model)
+    before = fingerprint(model)
+    with pytest.raises(pa.InputError, match=says) as caught:
+        pa.apply(model, plan)
+    assert "\n" not in str(caught.value) and fingerprint(model) == before
+
+
+def test_a_plan_of_hooks_alone_is_not_applied_twice() -> None:
+    model = Bare().eval()
+    report = pa.audit(model, (rows(),), policy="bf16-inference")
+    assert pa.apply(model, report).hooked
+    with pytest.raises(pa.InputError, match="Bare has the casts of a plan that was applied before"):
+        pa.apply(model, report)
+
+
+def test_a_training_plan_without_swaps_changes_nothing_and_may_be_applied_again() -> None:
+    model = seeded(Net)
+    before, report = fingerprint(model), pa.audit(model, (rows(),), policy="bf16-training")
+    assert pa.apply(model, report) == pa.apply(model, report)
+    assert fingerprint(model) == before
+
+
+def test_a_plan_alone_knows_what_it_stored() -> None:
+    model = seeded(Net).eval()
+    plan = pa.audit(model, (rows(),), policy="bf16-inference").plan
+    with pytest.raises(pa.InputError, match=r"first\.weight is bf16 already: was it applied before\?"):
+        pa.apply(model.bfloat16(), plan, (rows().bfloat16(),))
+
+
+def test_a_wrapped_model_is_named() -> None:
+    report = pa.audit(seeded(Net).eval(), (rows(),), policy="bf16-inference")
+    with pytest.raises(pa.InputError, match=r"does not fit OptimizedModule: .*; it wraps _orig_mod: give that one"):
+        pa.apply(torch.compile(seeded(Net).eval(), backend="eager"), report)
 
 
 def test_a_converted_model_is_refused() -> None:

@@ -81,6 +81,12 @@ REFUSED = {
         _case(X, other("/mm#0", "x"), B, linear(weight="/mm#0")),
         "its weight is computed by /mm#0",
     ),
+    "weight of one dimension": (
+        _case(X, state("fc.weight", (64,)), linear(bias="")),
+        "its weight is of shape [64], not [N, K]",
+    ),
+    "no inputs": (_case(X, state("fc.weight", (48, 0)), B, linear()), "K=0, N=48: a weight without elements"),
+    "no outputs": (_case(X, state("fc.weight", (0, 64)), B, linear()), "K=64, N=0: a weight without elements"),
     "weight is a buffer": (
         _case(X, state("fc.weight", (48, 64), kind="buffer"), B, linear()),
         "its weight fc.weight is a buffer, not a parameter",

@@ -46,6 +46,11 @@ def swap_for(recipe: str) -> Swap:
         ("mxfp4", (64, 40, 32), "N=40 is not a multiple of 16"),
         ("nvfp4", (48, 48, 32), "K=48 is not a multiple of 32"),
         ("nvfp4", (64, 48, 1), ""),
+        ("int8wo", (1, 48, 1), "K=1: torchao takes"),
+        ("float8wo", (1, 1, 1), "K=1: torchao takes"),
+        ("int8wo", (2, 1, 1), ""),
+        ("int8wo", (0, 48, 1), "K=0, N=48: a weight without elements"),
+        ("mxfp4", (32, 0, 1), "K=32, N=0: a weight without elements"),
     ],
 )
 def test_sizes_decide_and_are_named(recipe: str, shape: tuple[int, int, int], words: str) -> None:
@@ -83,6 +88,30 @@ def test_sizes_are_those_of_the_kernel(recipe: str, k: int, n: int) -> None:
         takes = False
     op, records = sized(k, n)
     assert isinstance(offer(op, records, recipe, "inference", B200), Swap) is takes
+
+
+ODD = (0, 1, 2, 3, 8, 15, 16, 17, 32, 33, 128)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_what_is_offered_can_be_built_and_run(recipe: str) -> None:
+    """Every odd size, with bias and without, of every format, on several rows, one and none."""
+    torch.manual_seed(0)
+    offered = [
+        (k, n) for k in ODD for n in ODD if isinstance(offer(*sized(k, n, (3,), (3,)), recipe, "inference", B200), Swap)
+    ]
+    assert (128, 128) in offered and all(k and n for k, n in offered)
+    dtypes = (torch.bfloat16, torch.float16, torch.float32)
+    for index, (k, n) in enumerate(offered):
+        dtype, bias = dtypes[index % 3], bool(index // 3 % 2)
+        made = nn.Linear(k, n, bias, dtype=dtype)
+        swapped = build(made, swap_for(recipe))
+        for rows in (3, 1, 0):
+            x = torch.randn(rows, 1, k, dtype=dtype)
+            found, expected = swapped(x), made(x)
+            assert (found.shape, found.dtype) == (expected.shape, dtype)
+            size = x.float().abs() @ made.weight.float().abs().t() + 1.0  # of the terms: a sum may cancel
+            assert ((found - expected).abs() <= 0.35 * size).all()
 
 
 def test_training_is_refused_by_the_policy_and_by_the_offer() -> None:

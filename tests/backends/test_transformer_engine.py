@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from torch import nn
 import precision_audit as pa
 from precision_audit import backends, policy, recipes
 from precision_audit.backends import transformer_engine
-from precision_audit.backends.transformer_engine import RECIPES, build, offer
+from precision_audit.backends.transformer_engine import NAME, RECIPES, build, offer
 from precision_audit.cli import main
 from precision_audit.hardware import device
 from precision_audit.hardware.recipes import chosen, lacking
@@ -200,6 +203,17 @@ OPTIONS = [
      "'amax_history' (did you mean amax_history_len?)"),
     ("DelayedScaling", "{amax_history_len: many}", "'many' is no whole number"),
     ("DelayedScaling", "{amax_history_len: true}", "True is no whole number"),
+    ("DelayedScaling", "{amax_history_len: 0}", "amax_history_len cannot be 0; expected a whole number from 1 on"),
+    ("DelayedScaling", "{amax_history_len: -1}", "from 1 on"),
+    ("DelayedScaling", "{amax_history_len: 99999999999}", "from 1 on"),
+    ("DelayedScaling", "{amax_history_len: 1.5}", "1.5 is no whole number"),
+    ("DelayedScaling", "{margin: -1}", "margin cannot be -1; expected a whole number from 0 to 18"),
+    ("DelayedScaling", "{margin: 19}", "from 0 to 18"),
+    ("MXFP8BlockScaling", "{margin: 19}", "from 0 to 18"),
+    ("Float8BlockScaling", "{x_block_scaling_dim: 2}", "x_block_scaling_dim 2 beside w_block_scaling_dim 2, the "
+     "default: they meet in a product; expected w_block_scaling_dim: 1, or x_block_scaling_dim: 1"),
+    ("Float8BlockScaling", "{w_block_scaling_dim: 1, x_block_scaling_dim: 2, grad_block_scaling_dim: 2}",
+     "beside grad_block_scaling_dim 2: they meet"),
     ("DelayedScaling", "{amax_compute_algo: mean}", "one of max, most_recent"),
     ("DelayedScaling", "{backward_override: high_precision}", "takes no plain value"),
     ("DelayedScaling", "{fp8_format: E5M2}", "one of HYBRID, E4M3"),
@@ -225,6 +239,27 @@ def test_wrong_fields_of_a_recipe_are_errors_with_file_and_line(recipe: str, giv
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "given"),
+    [
+        ("DelayedScaling", "{amax_history_len: 1, margin: 18}"),
+        ("MXFP8BlockScaling", "{margin: 0}"),
+        ("Float8BlockScaling", "{w_block_scaling_dim: 1, x_block_scaling_dim: 2}"),
+        ("Float8BlockScaling", "{w_block_scaling_dim: 1, grad_block_scaling_dim: 2}"),
+        ("Float8BlockScaling", "{w_block_scaling_dim: 2}"),
+    ],
+)
+def test_the_ends_of_what_a_field_takes(recipe: str, given: str) -> None:
+    hardware = "device: h100" if recipe != "MXFP8BlockScaling" else "device: b200"
+    text = RULE.replace("BACKEND", "transformer_engine").replace("RECIPE", recipe).replace("OPTIONS", given)
+    assert policy.parse(text.replace("device: b200", hardware)).rules[0].recipe_options
+
+
+def test_at_the_next_margin_everything_is_zero() -> None:
+    largest = torch.tensor([448 / 2**18, 448 / 2**19], dtype=torch.float64).float()
+    assert largest.to(torch.float8_e4m3fn).float().tolist() == [2.0**-9, 0.0]
+
+
 def test_fields_want_a_recipe_and_a_backend_that_has_them() -> None:
     text = RULE.replace("OPTIONS", "{margin: 1}")
     with pytest.raises(InputError, match="has no fields to set"):
@@ -243,6 +278,68 @@ def test_right_fields_reach_swap_and_code() -> None:
     assert "DelayedScaling raises under torch.compile" in code
 
 
+def _swap(**given: object) -> Swap:
+    plain = Swap("fc/linear#0", "fc", NAME, "DelayedScaling", 64, 48, 32, kind="te.Linear", options=(("bias", True),))
+    return replace(plain, **given)  # type: ignore[arg-type]
+
+
+def _plan_of(*swaps: Swap, name: str = "mine") -> Plan:
+    return Plan(name, "training", "fp32", "bf16", (), (), swaps=swaps)
+
+
+ODD = ("it's", 'say "x"', "a\nb", "a\\", "\\n", "\r", "\x00", "\u2028", "@rows@", "@notes@", "{x}", "%s", "é",
+       '"""', "'''", "#", "__import__('os')", "fc'], None) #", "x" * 300)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_every_name_is_written_as_it_is(name: str) -> None:
+    """The code is data and the same statements whatever the words are: path, policy, recipe's conditions."""
+    swap = _swap(op=f"{name}.1/linear#0", module=f"{name}.1", constraints=(f"{name} % 16 == 0",))
+    made, plain = (
+        ast.parse(pa.te_code(each)) for each in (_plan_of(swap, swap, name=name), _plan_of(_swap(), name="m"))
+    )
+    assert [type(each) for each in made.body] == [type(each) for each in plain.body]
+    (rows,) = (each.value for each in made.body if isinstance(each, ast.Assign) and _target(each) == "MODULES")
+    assert isinstance(rows, ast.List) and isinstance(rows.elts[0], ast.Tuple)
+    path, _, _, parameters, *_ = rows.elts[0].elts
+    assert ast.literal_eval(path) == f"{name}.1"
+    assert ast.literal_eval(parameters) == {"weight": f"{name}.1.weight", "bias": f"{name}.1.bias"}
+    shown = name if name.isprintable() else repr(name)[1:-1].replace("\\\\", "\\")
+    assert f"policy {shown} has them" in (ast.get_docstring(made) or "")
+
+
+def _target(assigned: ast.Assign) -> str:
+    return getattr(assigned.targets[0], "id", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"kind": "te.Linear)#"}, "no class 'te.Linear)#'; expected one of te.Linear, te.LayerNormLinear"),
+        ({"kind": "Float8Linear"}, "no class 'Float8Linear'"),
+        ({"recipe": "os.abort"}, "no recipe 'os.abort'; expected one of DelayedScaling"),
+        ({"recipe_options": (("fp8_format", "E4M3, x=1"),)}, "unknown value 'E4M3, x=1' of fp8_format"),
+        ({"recipe_options": (("margin=0, x", 1),)}, "has no field 'margin=0, x'"),
+        ({"options": ()}, "options are none; expected bias"),
+        ({"options": (("bias", True), ("x=1)#", 1))}, "options are 'bias', 'x=1)#'; expected bias"),
+        ({"options": (("bias", math.inf),)}, "bias cannot be inf"),
+        ({"k": "K"}, "size 'K' is no whole number"),
+        (
+            {
+                "kind": "te.LayerNormLinear",
+                "options": tuple(dict.fromkeys(("bias", "eps", "normalization"), 1).items()),
+            },
+            "no norm",
+        ),
+    ],
+)
+def test_what_a_plan_file_makes_up_is_no_code(given: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        pa.te_code(_plan_of(_swap(**given)))
+    text = str(caught.value)
+    assert text.startswith("the plan's swap at fc: ") and words in text and "\n" not in text, text
+
+
 # --- the command line ------------------------------------------------------------------------------------------------
 
 MODEL = """
@@ -259,9 +356,34 @@ def test_the_command_line_writes_code_that_parses(tmp_path: Path, capsys: pytest
     arguments = [str(tmp_path / "model.py"), "--policy", "fp8-training-hopper-te", "--isolated", "-q"]
     assert main([*arguments, "--write-code", str(out), "--exit-zero"]) == 0, capsys.readouterr().err
     compile(out.read_text(), "te_modules.py", "exec")
+    assert main([*arguments, "--write-code", str(out), "--exit-zero"]) == 0  # its own file may be replaced
     assert "gate_up: the plan has one te.LayerNormMLP here; its activation is no module of its own" in out.read_text()
     assert main(["convert", *arguments, "-o", str(tmp_path / "out")]) == 2
     assert "whose modules cannot be made here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("te_modules", "no name of a Python module; expected one such as te_modules.py"),
+        ("te-modules.py", "no name of a Python module"),
+        ("class.py", "no name of a Python module"),
+        ("modules.txt", "no name of a Python module"),
+        ("folder.py", "is a folder; give a file in it"),
+        ("nowhere/te.py", "there is no folder"),
+        ("model.py", "is the model of this run and will not be overwritten"),
+        ("other.py", "is there already and was not written by this option; give another name"),
+    ],
+)
+def test_where_code_cannot_go(name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "other.py").write_text("mine = 1\n")
+    (tmp_path / "folder.py").mkdir()
+    place = str(tmp_path / name)
+    assert main([str(tmp_path / "model.py"), "--policy", "fp8-training-hopper-te", "--write-code", place]) == 2
+    said = capsys.readouterr().err
+    assert f"--write-code {place}: " in said and words in said and "-o " not in said.replace("--write-code", "")
+    assert (tmp_path / "other.py").read_text() == "mine = 1\n"
 
 
 def test_code_is_refused_for_a_policy_without_such_swaps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

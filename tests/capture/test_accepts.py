@@ -42,6 +42,13 @@ def _quantized_buffer() -> nn.Module:
         (_quantized, ["module 0", "quantized"]),
         (_quantized_buffer, ["w is a quantized tensor"]),
         (lambda: _named("class", depth=1), ["0.class.weight", "word of Python"]),
+        (lambda: _named('say "x"'), ["'say \"x\"' has quotes", "rename that module"]),
+        (lambda: _named("a\nb", depth=1), [r"0.a\nb.weight: 'a\nb' has", "control characters"]),
+        (lambda: _named("a\\b"), ["backslashes"]),
+        (lambda: _named("a\\", depth=1), ["backslashes"]),
+        (lambda: _named("\x00"), [r"\x00.weight", "control characters"]),
+        (lambda: _named("\ud800"), [r"\ud800.weight"]),
+        (lambda: _named("\ufb01"), ["'\ufb01' is another word when Python reads it"]),  # the ligature fi
     ],
 )
 def test_refused_in_one_line(model: Any, words: list[str]) -> None:
@@ -53,7 +60,11 @@ def test_refused_in_one_line(model: Any, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [_named("a-b"), _named("1"), _named("graph"), _named("plans"), nn.Sequential(nn.ReLU())]
+    "model",
+    [
+        *map(_named, ("a-b", "1", "graph", "plans", "it's", "a b", "a/b", "a#0", "@rows@", "{x}", "$x", "é", "\u2028")),
+        nn.Sequential(nn.ReLU()),
+    ],
 )
 def test_taken(model: nn.Module) -> None:
     check_model(model)

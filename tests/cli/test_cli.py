@@ -20,6 +20,7 @@ from precision_audit import cli
 from precision_audit import report as reports
 from precision_audit.cli import config, options, terminal
 from precision_audit.records import (
+    Comparison,
     Evidence,
     Finding,
     Graph,
@@ -58,7 +59,9 @@ def finding(
 
 def report(*findings: Finding, passed: bool | None = True) -> Report:
     meta = Meta("precision-audit 0", (), "net.py", "p", "", "h100", "policy", "", "", "", 1, 0)
-    verification = None if passed is None else Verification(passed, ())
+    verification = (
+        None if passed is None else Verification(passed, (Comparison("output", 0, 0, 0, 1, 0, 0, None, None),))
+    )
     plan = Plan("p", "inference", "fp32", "bf16", (), ())
     return Report(1, meta, "READY", "fine", Graph((), (), "inference"), (), findings, plan, verification)
 

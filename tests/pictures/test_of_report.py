@@ -134,8 +134,8 @@ def test_refused_before_the_model_runs(
 def test_refused_where_matplotlib_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(drawing.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
     with pytest.raises(InputError, match=r"precision-audit\[pictures\]"):
-        outputs.check((), "audit", None, {}, str(tmp_path / "seen"))
-    assert outputs.check((), "audit", None, {}).pictures is None
+        outputs.check((), "audit", {}, {}, str(tmp_path / "seen"))
+    assert outputs.check((), "audit", {}, {}).pictures is None
 
 
 def test_the_folder_of_a_configuration_file_is_relative_to_it(quick: SimpleNamespace, tmp_path: Path) -> None:

@@ -157,9 +157,27 @@ BAD = [
     (_rules("{name: a, op: linear, class: fp8-eligible, backend: torchoa}"), 5, ["did you mean torchao?"]),
     (_rules("{name: a, op: linear, class: fp8-eligible, recipe: rowise}"), 5, ["did you mean rowwise?"]),
     (_rules("{name: a, op: conv2d, class: fp8-eligible}"), 5, ["matches no linear"]),
+    (HEADER + "device: unheard-of\nrules:\n" + REST, 4, ["unknown device", "h100, ", "local"]),
+    (_rules("{name: a, op: topk, where: {ko: {min: 1}}, class: follow}"), 5, ["no argument", "k"]),
     (_rules("{name: a, module: b, class: fp8-eligible}"), 5, ["matches no linear", "op: linear"]),
     (_rules("{name: a, op: linear, class: follow, promote: true}"), 5, ["promote beside class follow"]),
     (_rules("{name: a, op: linear, where: {k: {min: 8, max: 4}}, class: follow}"), 5, ["min 8 is above max 4"]),
+    (
+        _rules("{name: a, op: linear, where: {place: {min: 101}}, class: follow}"),
+        5,
+        ["no place is min 101", "0 to 100"],
+    ),
+    (_rules("{name: a, op: linear, where: {place: {max: -1}}, class: follow}"), 5, ["no place is max -1"]),
+    (_rules("{name: a, op: linear, where: {place: {equals: 200}}, class: follow}"), 5, ["no place is equals 200"]),
+    (_rules("{name: a, op: 'conv*', where: {rank: {max: -1}}, class: follow}"), 5, ["no rank is max -1", "at least 0"]),
+    (_rules("{name: a, op: linear, where: {k: {equals: 1.5}}, class: follow}"), 5, ["no k is equals 1.5", "whole"]),
+    (_rules("{name: a, op: linear, where: {n: {equals: wide}}, class: follow}"), 5, ["no n is equals 'wide'"]),
+    (_rules("{name: a, op: linear, where: {m: {min: 1.2, max: 1.8}}, class: follow}"), 5, ["no m is min 1.2, max 1.8"]),
+    (
+        _rules("{name: a, op: linear, where: {k: {multiple_of: 16, min: 1, max: 15}}, class: follow}"),
+        5,
+        ["no k is multiple_of 16, min 1, max 15", "a multiple of 16"],
+    ),
     (_rules("{name: a, op: linear, where: {k: {multiple_of: 0}}, class: follow}"), 5, ["multiple_of", "at least 1"]),
     (_rules("{name: a, op: linear, where: {k: {multiple_of: 1.5}}, class: follow}"), 5, ["no whole number"]),
     (_rules("{name: a, op: linear, where: {k: {equals: 1, max: 2}}, class: follow}"), 5, ["equals beside a bound"]),
@@ -190,6 +208,25 @@ def test_each_mistake_is_one_line_that_names_place_and_remedy(text: str, line: i
         assert message.startswith(f"p.yaml:{line}:"), message
     for word in words:
         assert word in message
+    listed = message.partition("expected one of ")[2].split(", ")
+    assert len(listed) == len(set(listed)), "a name is listed twice"
+
+
+@pytest.mark.parametrize(
+    ("op", "where"),
+    [
+        ("linear", "place: {min: 100}"),
+        ("linear", "place: {equals: 0}"),
+        ("linear", "k: {multiple_of: 16, min: 1, max: 16}"),
+        ("linear", "k: {max: 0}"),
+        ("layer_norm", "eps: {min: 1.0e-9, max: 1.0e-8}"),  # an argument may be any number
+        ("softmax", "dim: {max: -1}"),
+        ("gelu", "approximate: {equals: tanh}"),
+        ("linear", "k: {min: 0.5}"),
+    ],
+)
+def test_the_ends_of_a_condition_are_possible(op: str, where: str) -> None:
+    policy.parse(_rules(f"{{name: a, op: {op}, where: {{{where}}}, class: follow}}"))
 
 
 def test_op_of_a_kind_that_the_rule_excludes_is_refused() -> None:

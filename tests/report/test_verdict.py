@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,7 +27,6 @@ GRAPH = Graph((), (), "inference")
 PLAN = Plan("p", "inference", "fp32", "bf16", (), ())
 POLICY = Policy("p", "p.yaml", "", "inference", "fp32", "bf16", ())
 FP8 = Policy("p", "p.yaml", "", "training", "fp32", "bf16", (Rule("r", "p.yaml:1", "fp8-eligible", backend="torchao"),))
-PASSED = Verification(True, ())
 SWAP = Swap("fc1/linear#0", "fc1", "torchao", "rowwise", 64, 64, 64)
 REFUSAL = Refusal("fc2/linear#0", "fc2", "torchao", "N=10 is not a multiple of 16")
 
@@ -37,6 +37,10 @@ def _finding(severity: Severity, resolved: bool = False) -> Finding:
 
 def _compared(name: str, passed: bool) -> Comparison:
     return Comparison(name, 0.5, 0.5, 6.0, 0.9, 0, 0, None, None, 0.1, passed)
+
+
+PASSED = Verification(True, (_compared("output", True),))
+EMPTY = replace(_compared("output", True), compared=False)
 
 
 def _plan(*swaps: Swap, refusals: tuple[Refusal, ...] = ()) -> Plan:
@@ -74,7 +78,10 @@ HELD = Swap("fc1/linear#0", "fc1", "torchao", "rowwise", 64, 64, "B", ("B % 16 =
         ({"made_up": "yes"}, "NOT ENOUGH EVIDENCE", "inputs made up by the tool"),
         ({"graph": UNKNOWN}, "NOT ENOUGH EVIDENCE", "1 op in no table: odd"),
         ({"policy": FP8}, "NOT ENOUGH EVIDENCE", "fp8 asked for and nothing swapped"),
-        ({"verification": Verification(True, (), noise=1.0)}, "NOT ENOUGH EVIDENCE", "the reference differs"),
+        ({"verification": Verification(True, (EMPTY,), noise=1.0)}, "NOT ENOUGH EVIDENCE", "the reference differs"),
+        ({"verification": Verification(True, ())}, "NOT ENOUGH EVIDENCE", "nothing was compared: there is no output"),
+        ({"verification": Verification(True, (EMPTY,))}, "NOT ENOUGH EVIDENCE", "nothing was compared: no output has"),
+        ({"verification": Verification(True, (EMPTY, _compared("a", True)))}, "READY", ""),
         ({"findings": (_finding("error"),), "verification": None}, "NOT READY", "unresolved PA101"),
     ],
 )  # fmt: skip
@@ -98,10 +105,16 @@ def test_summary_counts_what_is_left_and_says_why() -> None:
         ("READY WITH CHANGES", {}, "precision-audit convert 'my model.py' --policy fp16 -o out/"),
         ("NOT READY", {"failed": "fc/linear#0"}, "precision-audit 'my model.py' --policy fp16 -v"),
         ("NOT ENOUGH EVIDENCE", {"made_up": "inputs"}, "precision-audit 'my model.py' --policy fp16 --input SHAPE"),
+        (
+            "NOT ENOUGH EVIDENCE",
+            {"reasons": ("nothing was compared: why",)},
+            "precision-audit 'my model.py' --policy fp16 --input SHAPE",
+        ),
     ],
 )
-def test_the_first_step_is_a_command(verdict: Any, options: dict[str, str], first: str) -> None:
-    steps = next_steps(verdict, (), (_finding("error"),), model="my model.py", policy="fp16", **options)
+def test_the_first_step_is_a_command(verdict: Any, options: dict[str, Any], first: str) -> None:
+    reasons = options.pop("reasons", ())
+    steps = next_steps(verdict, reasons, (_finding("error"),), model="my model.py", policy="fp16", **options)
     assert steps[0].startswith(first)
     assert steps[-1] == "PA101 fc: mend it"
     assert any("fc/linear#0" in step for step in steps) == ("failed" in options)

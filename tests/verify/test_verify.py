@@ -71,6 +71,49 @@ def test_every_output_has_its_own_limit() -> None:
     assert [each.name for each in found.outputs] == ["output['a']", "output['b']"]
 
 
+@pytest.mark.parametrize(
+    ("key", "mode", "note"),
+    [
+        ("relative_l2:output['logit']", "inference", "no output output['logit'] (did you mean output['logits']?)"),
+        ("relative_l2:logits", "inference", "no output logits (did you mean output['logits']?)"),
+        ("flip_rate:xyz", "inference", "no output xyz; there are output['logits']"),
+        ("gradient_relative_l2:wieght", "training", "no parameter wieght (did you mean weight?)"),
+        ("gradient_relative_l2:wieght", "inference", ""),  # nothing has a gradient there
+        ("relative_l2:output['logits']", "inference", ""),
+        ("gradient_relative_l2:weight", "training", ""),
+    ],
+)
+def test_a_limit_of_nothing_is_said(key: str, mode: Mode, note: str) -> None:
+    class Named(Scaled):
+        def forward(self, x: Tensor) -> Any:
+            return {"logits": super().forward(x)}
+
+    found = _check(Named(2.0), Named(2.0), _policy(mode, **{key: 0.1}))
+    said = [each for each in found.notes if each.startswith("tolerance")]
+    assert said == ([f"tolerance {key} limits nothing: there is {note}"] if note else [])
+
+
+def _two(x: Tensor) -> dict[str, Tensor]:
+    return {"all": x, "large": x[x > 100]}
+
+
+@pytest.mark.parametrize(
+    ("batches", "model", "compared", "note"),
+    [
+        ([torch.zeros(0, 2)], lambda x: x, [False], "output has no element in any batch: nothing of it was compared"),
+        ([torch.zeros(0, 2), torch.ones(1, 2)], lambda x: x, [True], ""),
+        ([torch.ones(2), torch.ones(2)], _two, [True, False], "output['large'] has no element in any batch"),
+        ([torch.ones(2), torch.ones(2) * 101], _two, [True, True], ""),
+        ([torch.ones(2)], lambda x: x / 0, [False], "output has no finite element in the reference: nothing of it"),
+        ([torch.ones(2) * -1], lambda x: (x.log() > 0).nonzero(), [False], "output has no element in any batch"),
+    ],
+)  # fmt: skip
+def test_what_was_not_compared_is_said(batches: list[Tensor], model: Any, compared: list[bool], note: str) -> None:
+    found = _check(model, model, _policy(), batches=[((each,), {}) for each in batches])
+    assert [each.compared for each in found.outputs] == compared
+    assert any(each.startswith(note) for each in found.notes) if note else found.notes == ()
+
+
 @pytest.mark.parametrize(("limit", "passes"), [({}, False), ({"flip_rate": 0.2}, False), ({"flip_rate": 0.5}, True)])
 def test_integer_outputs_count_changed_elements(limit: dict[str, float], passes: bool) -> None:
     policy = _policy(**limit)

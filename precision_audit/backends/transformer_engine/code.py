@@ -6,22 +6,31 @@ keys. The model keeps its own Python code, so a fused module can only take the p
 second linear become `nn.Identity`. Where the activation is a function in the user's forward, the file says so and uses
 `te.LayerNormLinear` and `te.Linear` for that MLP. What the plan has beyond swaps (casts between functions) is left to
 `torch.autocast`, and the file says that too. Never runs anything.
+
+Paths of modules, the policy's name and a plan file's words are anybody's text: they go in as literals, escaped in the
+docstring and on one line in comments. What has to stand as code itself (classes, arguments, fields) must be known.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from precision_audit.applying.given import Given, plan_of
-from precision_audit.backends.transformer_engine.options import ENUM_FIELDS
+from precision_audit.backends.transformer_engine.options import ENUM_FIELDS, OPTIONS, problem
 from precision_audit.backends.transformer_engine.patterns import gated
 from precision_audit.backends.transformer_engine.template import TEMPLATE
 from precision_audit.records import InputError, Plan, Swap
 
 NAME = "transformer_engine"
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
+
+# Arguments of the constructors that a swap has beside its sizes.
+_NORM = ("bias", "eps", "normalization")
+_KINDS = {"te.Linear": ("bias",), "te.LayerNormLinear": _NORM, "te.LayerNormMLP": (*_NORM, "activation")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +54,52 @@ def te_code(plan: Given) -> str:
             f"the plan of policy {plan.policy} swaps nothing by backend {NAME}; expected a plan made under a policy "
             "such as fp8-training-hopper-te"
         )
+    for swap in swaps:
+        _check(swap)
     recipes, names = _recipes(swaps)
     rows, notes = _rows(plan, swaps, names)
     common = Counter(row.recipe for row in rows).most_common(1)[0][0]
     fields = {
-        "policy": plan.policy,
+        "policy": _one_line(plan.policy).replace("\\", "\\\\").replace('"', '\\"'),
         "count": str(len(rows)),
-        "notes": "".join(f"# {note}\n" for note in [*notes, *_advice(plan, swaps)]),
+        "notes": "".join(f"# {_one_line(note)}\n" for note in [*notes, *_advice(plan, swaps)]),
         "low": _DTYPES[plan.low],
         "recipes": "".join(f"    {name!r}: {text},\n" for name, text in recipes.items()),
         "common": repr(common),
         "rows": "".join(_spelled(row) for row in rows),
     }
-    text = TEMPLATE
-    for name, value in fields.items():
-        text = text.replace(f"@{name}@", value)
-    return text
+    return re.sub(r"@(\w+)@", lambda found: fields[found[1]], TEMPLATE)
+
+
+def _check(swap: Swap) -> None:
+    """InputError for what a plan file says and TransformerEngine does not know."""
+    wanted, given = _KINDS.get(swap.kind, ()), dict(swap.options)
+    sizes = [size for size in (swap.k, swap.n) if not isinstance(size, int)]
+    fields = dict(swap.recipe_options) if swap.recipe in OPTIONS else {}
+    faults = [
+        f"no class {swap.kind!r}; expected one of {', '.join(_KINDS)}" if not wanted else "",
+        f"no recipe {swap.recipe!r}; expected one of {', '.join(OPTIONS)}" if swap.recipe not in OPTIONS else "",
+        *(problem(swap.recipe, name, fields)[0] for name in fields),
+        f"size {sizes[0]!r} is no whole number" if sizes else "",
+        f"options are {', '.join(map(repr, given)) or 'none'}; expected {', '.join(wanted)}"
+        if wanted and set(given) != set(wanted)
+        else "",
+        *(f"{name} cannot be {value!r}" for name, value in given.items() if not _is_plain(value)),
+        "it covers no second linear" if swap.kind == "te.LayerNormMLP" and len(swap.linears) != 2 else "",
+        "it covers no norm" if swap.kind == "te.LayerNormLinear" and not swap.covers else "",
+    ]
+    fault = next(filter(None, faults), "")
+    if fault:
+        raise InputError(f"the plan's swap at {swap.module}: {fault}; write the plan again with --write-plan")
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _one_line(text: str) -> str:
+    """With what would end a line, or not be seen in it, escaped."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _recipes(swaps: list[Swap]) -> tuple[dict[str, str], dict[tuple[str, object], str]]:
