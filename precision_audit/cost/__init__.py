@@ -22,6 +22,7 @@ from precision_audit.cost import roofline, swapped
 from precision_audit.cost.memory import STATE, all_in, batch_rows, largest_batch, memory, under
 from precision_audit.cost.products import bandwidth_of
 from precision_audit.formats import bytes_of, is_float
+from precision_audit.hardware import has_tf32
 from precision_audit.plan.reading import alike
 from precision_audit.recipes import Recipe, recipe
 from precision_audit.records import (
@@ -80,6 +81,7 @@ def cost(
         modules=tuple(_modules(graph, found)),
         layers=tuple(layers),
         update_seconds=update,
+        fp32_products=(roofline.compute_format(policy) or "fp32") if has_tf32(hardware) else "",
     )
 
 

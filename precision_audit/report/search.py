@@ -26,9 +26,10 @@ def summary(report: Report) -> Iterator[str]:
         origin = f" (the model's own {each.reference:.4g})" if each.name.startswith("metric") else ""
         yield f"  {each.stated}: measured {each.measured:.3g}{origin}, {_percent(each.usage)} of the budget"
     ratio = search.seconds_high / search.seconds if search.seconds else 1.0
+    beside = phrases.baseline(report.graph, report.plan.high)
     yield (
-        f"  predicted, not measured: {phrases_time(search.seconds)} against {phrases_time(search.seconds_high)} with "
-        f"everything in {report.plan.high}, {ratio:.2f} times as fast; relative error {search.predicted_error:.2g}"
+        f"  predicted, not measured: {phrases_time(search.seconds)} against {phrases_time(search.seconds_high)} "
+        f"{beside}, {ratio:.2f} times as fast; relative error {search.predicted_error:.2g}"
     )
     for unit in search.together:
         yield f"  the same format for {', '.join(unit)}"

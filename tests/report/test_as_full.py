@@ -90,7 +90,7 @@ def test_folds_and_copies_are_counted() -> None:
     folds = (Fold("fc1.weight", "bf16"), Fold("fc2.weight", "bf16", ("fc2/linear#0",), True, 2560))
     expected = (
         "casts: 2 of activations, 2 of parameters, 2 parameters stored in bf16 once, 1 of them beside the original "
-        "(2.56 kB more); torch.autocast makes 10"
+        "(2.50 KiB more); torch.autocast makes 10"
     )
     assert expected in _lines(_planned(folds=folds))
 
