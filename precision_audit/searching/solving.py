@@ -18,7 +18,7 @@ from precision_audit.records import InputError, Trial
 from precision_audit.rewrite import rewrite
 from precision_audit.rewrite.converted import Converted
 from precision_audit.searching import emulated, running
-from precision_audit.searching.budgets import OF_METRIC, Limit
+from precision_audit.searching.budgets import Limit
 from precision_audit.searching.evidence import Base, Evidence
 from precision_audit.searching.frontier import Planner, Solved
 from precision_audit.searching.hull import shown
@@ -106,13 +106,13 @@ def _proposed(
 
 def _origin(evidence: Evidence, limit: Limit, metric: Callable[..., Any] | None) -> float:
     """The reference's own number, 0.0 where the limit is no metric."""
-    if metric is None or limit.name not in OF_METRIC:
+    if metric is None or not limit.of_metric:
         return 0.0
     found = evidence.reference.metric(metric)
     if limit.relative and not found:
         raise InputError(
-            f"budget {limit.name}={limit.bound:.4g} of the reference's: the model's own metric is 0, and any part of "
-            "it is; give a number without %"
+            f"budget {limit.name}: a percentage is of the model's own metric, which is 0; expected a number without %, "
+            f"such as {limit.name}={limit.bound:.4g}"
         )
     return found
 
