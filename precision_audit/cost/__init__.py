@@ -98,6 +98,8 @@ class _Prices:
         self._compute = roofline.compute_format(policy)
         self._same = alike(graph)
         self._recipes = _recipes(graph, plan)
+        norms = {op.key for op in graph.ops if op.kind == "norm"}
+        self._with_norm = {swap.op for swap in plan.swaps if not norms.isdisjoint(swap.covers)}
         self._work: dict[int, tuple[int, int]] = {}
         self._known: dict[tuple[int, str], float] = {}
         self._swapped: dict[tuple[int, Recipe], float] = {}
@@ -117,6 +119,8 @@ class _Prices:
             if (same, row) not in self._swapped:
                 self._swapped[same, row] = swapped.seconds(op, inputs, row, low, self._hardware, self._mode)
             spent = self._swapped[same, row]
+            if op.key in self._with_norm:
+                spent -= swapped.saved_by_norm(op, inputs, row, low, self._hardware)
         else:
             spent = self._seconds(position, runs, inputs)
         flops, moved = self._work[same]

@@ -175,6 +175,7 @@ def _verification(evidence: Evidence, solution: Solution) -> Verification:
                 nonfinite=seen.nonfinite,
                 reference_nonfinite=seen.reference_nonfinite,
                 flip_rate=seen.flip_rate,
+                row_median=seen.row_median,
                 plain_relative_l2=plain,
                 limit=limit,
                 passed=limit is None or seen.relative_l2 <= limit,

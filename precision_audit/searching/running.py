@@ -136,7 +136,7 @@ def tried(converted: Converted, limits: Sequence[Limit], known: Reference, metri
         for batch, expected in zip(known.batches, known.outputs, strict=True):
             made = _outputs(converted, converted.as_read(*batch), known.conditions)
             for name, value in flatten(made).items():
-                seen = measure(flatten(expected)[name], value)
+                seen = measure(flatten(expected)[name], value, rows=True)
                 figures[name] = worst(figures[name], seen) if name in figures else seen
             for index, limit in enumerate(limits):
                 if limit.function is not None:

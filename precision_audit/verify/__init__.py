@@ -224,7 +224,7 @@ class _Session:
     def _measure(self, good: Run, found: Run, into: dict[Kind, dict[str, Measure]]) -> None:
         largest = largest_rms(good.gradients.values())
         for kind, name, left, right in _pairs(good, found):
-            seen = measure(left, right)
+            seen = measure(left, right, rows=kind == "output")
             if kind == "gradient":
                 figure, zero = gradient_figure(seen, largest)
                 seen = dataclasses.replace(seen, relative_l2=figure)
@@ -252,6 +252,8 @@ class _Session:
             plain_relative_l2=beside.relative_l2 if beside else None,
             limit=allowed,
             passed=allowed is None or found.relative_l2 <= allowed,
+            row_median=found.row_median,
+            plain_row_median=beside.row_median if beside else None,
             figure="elements changed" if kind == "output" and name in self.discrete else "relative L2",
         )
 

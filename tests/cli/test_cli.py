@@ -509,11 +509,31 @@ def test_bad_values_are_one_line(
         ("formats", "bf16"),
         ("ops", "linear"),
         ("rules", "rule"),
+        ("recipes", "NVFP4BlockScaling"),
     ],
 )
 def test_lists(capsys: pytest.CaptureFixture[str], what: str, row: str) -> None:
     assert cli.main(["list", what]) == 0
     assert row in capsys.readouterr().out
+
+
+def test_the_list_of_recipes_says_where_each_is_and_what_uses_it() -> None:
+    from precision_audit import hardware, policy
+    from precision_audit.cli import recipes
+    from precision_audit.hardware.recipes import lacking
+    from precision_audit.recipes import RECIPES
+
+    text = recipes.table()
+    assert all(name in text for _, name in RECIPES)
+    for (backend, name), row in RECIPES.items():
+        named = set(recipes._devices(row).split(", "))
+        has = {one.name for one in hardware.DEVICES.values() if not lacking(row, one)}
+        assert named == ({"any"} if len(has) == len(hardware.DEVICES) else has), (backend, name)
+    used = {name for names in recipes._policies().values() for name in names}
+    assert used == {name for name in policy.shipped() if re.match("(fp8|mxfp8|nvfp4)-", name)}
+    assert recipes._sizes(RECIPES["torchao", "rowwise"]) == "16, 16, 1 (16, 16, 16)"
+    assert recipes._quantised(RECIPES["torchao", "rowwise_with_gw_hp"]).endswith("not the gradient of W")
+    assert recipes._quantised(RECIPES["torchao_quantize", "int8wo"]) == "weights: int8"
 
 
 def test_the_list_of_rules_says_family_and_severity(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,6 +94,20 @@ def test_the_plan_is_compared_with_both():
     assert found.speed_up_over_low == pytest.approx(1.0) and found.speed_up_over_high > 1
 
 
+def test_a_norm_and_a_linear_in_one_module_cost_less_than_apart():
+    sketch = Sketch("training")
+    x, w = sketch.input("x", B, K), sketch.parameter("w", K, K)
+    y = sketch.op("linear", sketch.op("rms_norm", x), w)
+    graph = sketch.graph(y)
+    apart = Swap("/linear#0", "fc", "transformer_engine", "Float8CurrentScaling", K, K, B)
+    spent = [
+        cost(graph, plan(graph, [("/rms_norm#0", "bf16")], swaps=(swap,)), TRAINING, ROUND, NO_FACTS).seconds
+        for swap in (apart, replace(apart, covers=("/rms_norm#0",)))
+    ]
+    # the output of the norm is not read once more for its largest magnitude, by two kernels of 1 µs
+    assert spent[0] - spent[1] == pytest.approx(2e-6 + 2 * B * K / 0.66e9)
+
+
 def test_training_pays_for_the_update_of_what_is_trained():
     sketch = Sketch("training")
     x, w = sketch.input("x", B, K), sketch.parameter("w", K, K)

@@ -9,6 +9,10 @@ import pytest
 import torch
 
 import precision_audit as pa
+from precision_audit.recipes import RECIPES
+from precision_audit.records import Op, Quantised
+from precision_audit.rules import pa410_sensitive_layer
+from precision_audit.rules.swapping import Swapping
 from tests.rules import quantised_models as models
 
 FAMILY = tuple(f"PA41{i}" for i in range(7))
@@ -75,3 +79,15 @@ def test_a_layer_before_training_has_nothing_to_scale_by(tmp_path: Path) -> None
     report = audited(models.Lora, (models.normal(32, 64),), models.ROWWISE, tmp_path)
     told = [(each.rule, each.severity, each.op) for each in report.findings if each.rule == "PA412"]
     assert told == [("PA412", "note", "b/linear#0")]
+
+
+@pytest.mark.parametrize(
+    ("whole", "rows", "told"),
+    [(0.04, 0.04, ""), (0.04, 0.079, ""), (0.04, 0.2, "more than 20 %"), (0.4, 0.04, "more than 4 %")],
+)
+def test_a_figure_that_few_rows_decide_is_called_so(whole: float, rows: float, told: str) -> None:
+    recipe = RECIPES["torchao", "tensorwise"]
+    op = Op("fc/linear#0", "aten.linear.default", "linear", "matmul", "fc", "Linear", (), ())
+    made = Swapping(op, recipe, {recipe.scheme: Quantised(op.key, recipe.scheme, whole, rows=rows)})
+    said = pa410_sensitive_layer._by_rows(made)
+    assert told in said and bool(told) == bool(said)

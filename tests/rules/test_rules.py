@@ -268,6 +268,20 @@ def test_swaps_are_told_to_be_compiled_once() -> None:
     assert dict(finding.evidence.numbers)["seconds"] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("recipe", ["float8wo", "int8wo"])
+def test_weights_alone_are_widened_by_a_kernel_of_their_own_where_nothing_is_compiled(recipe: str) -> None:
+    text = "name: mine\nextends: bf16-inference\ndevice: h100\nrules:\n  - {name: it, op: linear, class: fp8-eligible, "
+    decided = _run(
+        nn.Sequential(nn.Linear(48, 32)),
+        (torch.randn(4, 48),),
+        f"{text}backend: torchao_quantize, recipe: {recipe}}}\n",
+    )
+    (finding,) = [each for each in decided.findings if each.rule == "PA417"]
+    assert "each widens its weight in a kernel of its own" in finding.message
+    # read narrow (as the fused kernel reads it), written and read again in bf16: 2 x 2 bytes an element, one launch
+    assert dict(finding.evidence.numbers)["seconds"] == pytest.approx(2e-6 + 2 * 2 * 48 * 32 / 3350e9)
+
+
 def test_the_projections_of_multihead_attention_are_functional() -> None:
     attention = nn.MultiheadAttention(32, 4, batch_first=True)
     for parameter in attention.parameters():
