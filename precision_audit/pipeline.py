@@ -32,6 +32,7 @@ from precision_audit.hardware import device as device_named
 from precision_audit.hardware.local import resolved
 from precision_audit.loader.checkpoint import check_parameters
 from precision_audit.loader.sample_inputs import check_call
+from precision_audit.plan.check import check
 from precision_audit.planning import Planned, fitting_plan, planned
 from precision_audit.records import Facts, Hardware, InputError, Mode, Plan, Policy, Report
 from precision_audit.report.assemble import assemble, provenance_of
@@ -76,6 +77,7 @@ class Request:
     verify: bool = True
     share_parameters: bool = False
     apply_plan: str | Path | Plan | None = None
+    check_plan: Plan | None = None  # used like `apply_plan` where it fits; where it does not a plan is made
     hand_back: bool = False  # the converted module is what is wanted: no stand-in for a library that is not there
     provenance: Mapping[str, str] | None = None
 
@@ -179,6 +181,9 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     captures = found.modes
     suppressions = read_suppressions(captures[policy.mode].graph, model)
     committed = fitting_plan(request.apply_plan, policy)
+    checked = request.check_plan
+    if committed is None and checked is not None and not check(checked, captures[policy.mode].graph, policy, hardware):
+        committed = checked
     how = (request.loss, request.optimizer, request.steps)
     lesson = lesson_of(original, captures, (args, kwargs), policy.mode, how, request.dynamic_shapes, weights)
     facts = analyse(captures[policy.mode], policy, hardware, batches if weights else (), lesson, request.loss)

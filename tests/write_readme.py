@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def printed(command: str) -> str:
-    """What a `precision-audit` command prints on stdout, as far as `| grep -A N WORD` behind it leaves it."""
+    """What a `precision-audit` command prints on stdout, as far as `| grep -A N WORD` or `| grep -E 'REGEX'` behind it
+    leaves it."""
+    command, _, kept = command.partition(" | grep -E ")
     command, _, asked = command.partition(" | grep -A ")
     words = shlex.split(command)
     assert words[0] == "precision-audit"
@@ -23,6 +25,9 @@ def printed(command: str) -> str:
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
         status = cli.main(words[1:])
     assert status == 0, f"{command} exits with {status}"
+    if kept:
+        (pattern,) = shlex.split(kept)
+        return "".join(line for line in said.getvalue().splitlines(keepends=True) if re.search(pattern, line))
     if not asked:
         return said.getvalue()
     after, word = asked.split()

@@ -45,7 +45,7 @@ from precision_audit.analyse.training import Lesson, training
 from precision_audit.analyse.traps import traps
 from precision_audit.analyse.work import parameters_of, tensors_of, work_of
 from precision_audit.capture import Captured
-from precision_audit.records import Facts, Hardware, InputError, Policy
+from precision_audit.records import Facts, Hardware, InputError, Policy, error_line
 from precision_audit.verify.runs import Batch
 
 STRICT = False  # raise where a measurement fails: for tests
@@ -138,5 +138,4 @@ def _told(what: str, notes: list[str]) -> Iterator[None]:
     except Exception as error:
         if STRICT:
             raise
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        notes.append(f"not measured: {what} ({type(error).__name__}: {first[:160]})")
+        notes.append(f"not measured: {what} ({error_line(error, 160)})")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from precision_audit.formats import format_of, is_float
-from precision_audit.records import Graph, InputError, Op, Range
+from precision_audit.records import Graph, InputError, Op, Range, shortened
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.runs import Batch
 
@@ -52,7 +52,7 @@ def not_run(index: int, error: Exception) -> InputError:
     mend = "give batches like the example"
     if "Float8" in said:  # PA415, of a model that cannot be captured either
         mend = "fp8 storage meets another format: cast it where it is read, w.to(x.dtype), or store it in bf16"
-    return InputError(f"{_which(index)}: the model does not run on it ({said[:200]}); {mend}")
+    return InputError(f"{_which(index)}: the model does not run on it ({shortened(said, 200)}); {mend}")
 
 
 def _which(index: int) -> str:

@@ -28,7 +28,7 @@ from precision_audit.analyse.deltas import Deltas, swap_source
 from precision_audit.capture import Captured
 from precision_audit.formats import format_of
 from precision_audit.plain import as_cast, everything_low, high_by_casts
-from precision_audit.records import Beside, Hardware, Plan, Policy, Swap
+from precision_audit.records import Beside, Hardware, Plan, Policy, Swap, first_line
 from precision_audit.rewrite import rewrite, unchanged
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.runs import Batch, Conditions, without_trace
@@ -136,7 +136,7 @@ class _Lockstep:
         try:
             made = self._call(low, 1, arguments, number)
         except Exception as error:
-            raised = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            raised = first_line(error)
             made = pytree.tree_map_only(Tensor, Tensor.clone, expected)
         self._high[high], self._low[low] = expected, made
         self._compare(low, expected, made, made if widened is None else widened, raised)

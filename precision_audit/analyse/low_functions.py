@@ -29,7 +29,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from precision_audit.capture.functions import applied
 from precision_audit.formats import FORMATS, dtype_of
-from precision_audit.records import CustomFunction, Policy, Source
+from precision_audit.records import CustomFunction, Policy, Source, first_line
 from precision_audit.verify.runs import LOSS_SCALES, Batch, Conditions, Run, run
 
 _LINES = 3  # of a class, that are named at most
@@ -87,7 +87,7 @@ def _scales(expected: Run, low: str) -> tuple[float, ...]:
 
 def _raised(each: CustomFunction, error: Exception) -> CustomFunction:
     """With where and what was raised, where the error passed the lines of the class."""
-    text = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    text = first_line(error)
     inside = [
         frame for frame in traceback.extract_tb(error.__traceback__) if _holds(each, frame.filename, frame.lineno)
     ]

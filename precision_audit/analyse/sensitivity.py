@@ -35,7 +35,7 @@ from precision_audit.decide import decide
 from precision_audit.formats import bytes_of, dtype_of, is_float
 from precision_audit.plain import everything_low
 from precision_audit.plan.reading import Reader, Readings, readings
-from precision_audit.records import Graph, Hardware, Plan, Policy, Share, Swap
+from precision_audit.records import Graph, Hardware, Plan, Policy, Share, Swap, first_line
 from precision_audit.rewrite import rewrite
 from precision_audit.verify.runs import Batch, Conditions, without_trace
 
@@ -90,8 +90,7 @@ def sensitivities(
     except Exception as error:  # a kernel without a derivative, a transform that cannot be entered twice
         for ledger in ledgers:
             ledger.found.clear()
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        notes = [f"sensitivity is unknown: the model cannot be differentiated ({lines[0][:200]})"]
+        notes = [f"sensitivity is unknown: the model cannot be differentiated ({first_line(error)})"]
     cut = _ancestors(graph, twin.cut, floats_only=True)
     return [
         (tuple(_shares(graph, plain, deltas, ledger, cut)) if plain else (), tuple(notes))

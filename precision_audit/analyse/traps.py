@@ -36,11 +36,11 @@ from precision_audit.analyse.branches import branches
 from precision_audit.analyse.carried import Carried, tensors
 from precision_audit.autocast.dry_run import region, silenced
 from precision_audit.autocast.effect import table_effect
-from precision_audit.autocast.probing import NOWHERE, Region, first_line, raised
+from precision_audit.autocast.probing import NOWHERE, Region, raised
 from precision_audit.capture import Captured
 from precision_audit.capture.origins import TAKEN_AS_WRITTEN
 from precision_audit.formats import dtype_of, format_of
-from precision_audit.records import Hardware, Op, Policy, Trap
+from precision_audit.records import Hardware, Op, Policy, Trap, first_line
 
 _MOVES = ("view_layout", "control", "cast")  # look at no format, or convert it themselves
 _UNKNOWN = "?"  # whether there is a kernel
@@ -66,7 +66,7 @@ def _first(walk: _Walk, unread: str) -> Iterator[Trap]:
     that comes after it nothing is known."""
     for trap in walk.run():
         said = walk.raised_in(torch.float64)
-        if said and f"({said[:160]})" in unread:
+        if said and f"({first_line(said, 160)})" in unread:
             yield trap
             return
 

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from precision_audit import records as record
 from precision_audit.autocast.dry_run import call_of, overload_of, region
-from precision_audit.records import Op
+from precision_audit.records import Op, first_line
 
 _CUT = 16  # sizes of stand-ins
 _AFFORDABLE = 1 << 20  # elements of all arguments, where only the true sizes fit together
@@ -117,12 +117,6 @@ def _backward(result: Any) -> None:
     outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if outputs:
         torch.autograd.backward([leaf.real.sum() if leaf.is_complex() else leaf.sum() for leaf in outputs])
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0][:200]
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from precision_audit.capture.containers import registered, without_cache
 from precision_audit.capture.handwritten import Kept
 from precision_audit.capture.sources import user_frame, users_frames
 from precision_audit.capture.spelling import respelled
-from precision_audit.records import Graph, InputError, Mode, Source
+from precision_audit.records import Graph, InputError, Mode, Source, first_line
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def private_copy(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model, memo)
     except Exception as error:
         raise InputError(
-            f"{type(model).__name__} cannot be deep-copied ({_first_line(error)}); "
+            f"{type(model).__name__} cannot be deep-copied ({first_line(error, 300)}); "
             "pass share_parameters=True to convert it in place"
         ) from error
 
@@ -158,7 +158,7 @@ def _export(
         raise _refusal(model, failure) from error
     where = user_frame(failure)
     at = f" at {where.file}:{where.line}: {where.text}" if where else ""
-    notes.append(f"captured along the path that the example takes{at}: {_first_line(failure)}")
+    notes.append(f"captured along the path that the example takes{at}: {first_line(failure, 300)}")
     return program
 
 
@@ -242,11 +242,11 @@ def _dynamic(graph: fx.Graph, dynamic_shapes: Any) -> Iterator[tuple[fx.Node, in
 
 def _refusal(model: nn.Module, error: BaseException) -> InputError:
     if "dynamic_shapes" in str(error) or "Constraints violated" in str(error):
-        return InputError(f"dynamic_shapes do not fit {type(model).__name__}: {_first_line(error, 400)}{_fixes(error)}")
+        return InputError(f"dynamic_shapes do not fit {type(model).__name__}: {first_line(error, 400)}{_fixes(error)}")
     where = user_frame(error)
     at = f" at {where.file}:{where.line}: {where.text}" if isinstance(where, Source) else ""
     said = f"{type(model).__name__} cannot be captured whole{at}"
-    text = _first_line(error).rstrip(".")
+    text = first_line(error, 300).rstrip(".")
     if "data-dependent" in str(error) or "GuardOnDataDependent" in type(error).__name__:
         return InputError(
             f"{said}: its path depends on data ({text}). Expected a model whose control flow does not depend on the "
@@ -263,8 +263,3 @@ def _fixes(error: BaseException) -> str:
     _, found, rest = str(error).partition("Suggested fixes:")
     lines = [line.strip() for line in rest.split("\n\n")[0].splitlines() if " = " in line]
     return f" Suggested: {'; '.join(lines)} in dynamic_shapes, or a fixed size" if found and lines else ""
-
-
-def _first_line(error: BaseException, length: int = 300) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:length]

@@ -22,6 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
+from precision_audit.records import first_line
+
 # Literals that code writes as torch.finfo(x.dtype).min and the like.
 _LIMITS = frozenset(
     value
@@ -113,8 +115,7 @@ def following(root: fx.GraphModule, double: Callable[[], fx.Graph], notes: list[
     try:
         other = double()
     except Exception as error:
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        notes.append(f"{TAKEN_AS_WRITTEN}: the model does not run in fp64 ({first[:160]})")
+        notes.append(f"{TAKEN_AS_WRITTEN}: the model does not run in fp64 ({first_line(error, 160)})")
         return frozenset()
     ours, theirs = list(root.graph.nodes), list(other.nodes)
     if [_shape_of(node) for node in ours] != [_shape_of(node) for node in theirs]:

@@ -17,12 +17,12 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_audit.cli import code, config, options, outputs, search, selection, terminal
+from precision_audit.cli import checking, code, config, options, outputs, search, selection, terminal
 from precision_audit.cli.config import Settings
 from precision_audit.records import InputError, Plan, Policy, Report
 
@@ -135,16 +135,14 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
         if command == "search":
             report, module = search.run(loaded, settings, argv, _options(settings), places.model is not None)
         else:
-            report, module = _pipeline(loaded, policy, settings, plans["apply"], argv)
+            report, module = _pipeline(loaded, policy, settings, plans, argv)
         if module is None and (command == "convert" or settings.show_graph):
             raise InputError(f"{loaded.source} has no weights (meta device): {command} it with --checkpoint")
         stage("report")
     report = selection.selected(report, policy, settings, loaded.provenance["made_up"], _options(settings))
     for message in loaded.messages:
         terminal.say(message)
-    problems = _check_plan(plans["check"], report, policy, settings)
-    if problems:
-        report = _not_holding(report, problems, settings)
+    report, problems = checking.checked(report, plans, policy, settings)
     _write(module, report, loaded, settings, places)
     if not settings.quiet:
         terminal.say(f"loaded in {loaded_at - started:.1f} s, {command} in {time.perf_counter() - loaded_at:.1f} s")
@@ -209,7 +207,7 @@ def _plan(path: str | None) -> Plan | None:
 
 
 def _pipeline(
-    loaded: Loaded, policy: Policy, settings: Settings, apply_plan: Plan | None, argv: list[str]
+    loaded: Loaded, policy: Policy, settings: Settings, plans: Mapping[str, Plan | None], argv: list[str]
 ) -> tuple[Report, Converted | None]:
     from precision_audit import pipeline
 
@@ -225,7 +223,8 @@ def _pipeline(
         loss=loaded.loss,
         optimizer=loaded.optimizer if policy.mode == "training" or settings.steps else None,
         steps=settings.steps,
-        apply_plan=apply_plan,
+        apply_plan=plans["apply"],
+        check_plan=plans["check"],
         hand_back=argv[0] == "convert",
         provenance={**loaded.provenance, "command": command, "options": _options(settings)},
     )
@@ -240,30 +239,9 @@ def _options(settings: Settings) -> str:
         words += [f"--{name.replace('_', '-')}", str(value)] if value else []
     for text in settings.input:
         words += ["--input", text]
+    if plan := settings.apply_plan or settings.check_plan:
+        words += ["--apply-plan", plan]
     return shlex.join(words)
-
-
-def _check_plan(plan: Plan | None, report: Report, policy: Policy, settings: Settings) -> list[str]:
-    """What no longer holds of a committed plan, or that all of it does, said on stderr."""
-    if plan is None:
-        return []
-    from precision_audit import hardware
-    from precision_audit.hardware.local import resolved
-    from precision_audit.plan import file as plan_file
-
-    problems = plan_file.check(plan, report.graph, policy, resolved(hardware.device(report.meta.device)))
-    notes = [] if problems else ["the plan holds", plan_file.cheaper(plan, report.plan)]
-    for line in [*problems, *filter(None, notes)]:
-        terminal.say(f"{settings.check_plan}: {line}")
-    return problems
-
-
-def _not_holding(report: Report, problems: Sequence[str], settings: Settings) -> Report:
-    """The report of a model whose committed plan fails says so wherever it is read."""
-    said = tuple(f"{settings.check_plan} no longer holds: {problem}" for problem in problems)
-    summary = f"{report.summary}   {settings.check_plan} no longer holds"
-    meta = replace(report.meta, notes=(*report.meta.notes, *said))
-    return replace(report, verdict="NOT READY", summary=summary, meta=meta, next_steps=())
 
 
 def _write(

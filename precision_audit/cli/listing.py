@@ -15,10 +15,13 @@ from precision_audit.records import InputError
 
 
 def render(what: str, name: str = "") -> str:
-    """The table of `rules`, `policies`, `devices`, `formats` or `ops`; of devices also the page of one."""
+    """The table of `rules`, `policies`, `devices`, `recipes`, `formats` or `ops`; of devices also the page of one."""
     if name:
         return _one(what, name)
-    return {"rules": _rules, "policies": _policies, "devices": _devices, "formats": _formats, "ops": _ops}[what]()
+    return {
+        "rules": _rules, "policies": _policies, "devices": _devices, "recipes": _recipes, "formats": _formats,
+        "ops": _ops,
+    }[what]()  # fmt: skip
 
 
 def _one(what: str, name: str) -> str:
@@ -52,6 +55,12 @@ def _devices() -> str:
     from precision_audit.cli import devices
 
     return devices.overview()
+
+
+def _recipes() -> str:
+    from precision_audit.cli import recipes
+
+    return recipes.table()
 
 
 def _formats() -> str:

@@ -37,7 +37,7 @@ COMMANDS = {
     "convert": "convert MODEL and write the result to OUT, a .pt2 file or a folder",
     "search": "find the fastest plan for MODEL that keeps to an error budget, and prove it",
     "lint": "read training scripts or folders of them as text, run nothing, and report what breaks mixed precision",
-    "list": "show the rules, policies, devices, formats or ops that there are",
+    "list": "show the rules, policies, devices, recipes, formats or ops that there are",
     "rule": "print the manual of one rule, such as PA101, with its examples",
 }
 LATER_COMMANDS = ("diff",)
@@ -150,7 +150,7 @@ def _parser(command: str) -> _Parser:
     )
     if command in ("list", "rule"):
         if command == "list":
-            parser.add_argument("what", choices=("rules", "policies", "devices", "formats", "ops"))
+            parser.add_argument("what", choices=("rules", "policies", "devices", "recipes", "formats", "ops"))
             parser.add_argument("name", metavar="NAME", nargs="?", help="of a device: everything that is known of it")
         else:
             parser.add_argument("code", metavar="CODE")

@@ -34,7 +34,6 @@ def selected(report: Report, policy: Policy, settings: Settings, made_up: str, o
         left,
         model=report.meta.model,
         policy=policy.name,
-        made_up=made_up,
         failed=report.verification.first_parting if report.verification else "",
         options=options,
         elsewhere=bool(backends.stand_ins(report.plan)),

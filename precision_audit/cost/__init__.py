@@ -22,6 +22,7 @@ from precision_audit.cost import roofline, swapped
 from precision_audit.cost.memory import STATE, all_in, batch_rows, largest_batch, memory, under
 from precision_audit.cost.products import bandwidth_of
 from precision_audit.formats import bytes_of, is_float
+from precision_audit.hardware import has_tf32
 from precision_audit.plan.reading import alike
 from precision_audit.recipes import Recipe, recipe
 from precision_audit.records import (
@@ -80,6 +81,7 @@ def cost(
         modules=tuple(_modules(graph, found)),
         layers=tuple(layers),
         update_seconds=update,
+        fp32_products=(roofline.compute_format(policy) or "fp32") if has_tf32(hardware) else "",
     )
 
 
@@ -96,6 +98,8 @@ class _Prices:
         self._compute = roofline.compute_format(policy)
         self._same = alike(graph)
         self._recipes = _recipes(graph, plan)
+        norms = {op.key for op in graph.ops if op.kind == "norm"}
+        self._with_norm = {swap.op for swap in plan.swaps if not norms.isdisjoint(swap.covers)}
         self._work: dict[int, tuple[int, int]] = {}
         self._known: dict[tuple[int, str], float] = {}
         self._swapped: dict[tuple[int, Recipe], float] = {}
@@ -115,6 +119,8 @@ class _Prices:
             if (same, row) not in self._swapped:
                 self._swapped[same, row] = swapped.seconds(op, inputs, row, low, self._hardware, self._mode)
             spent = self._swapped[same, row]
+            if op.key in self._with_norm:
+                spent -= swapped.saved_by_norm(op, inputs, row, low, self._hardware)
         else:
             spent = self._seconds(position, runs, inputs)
         flops, moved = self._work[same]

@@ -138,7 +138,7 @@ def peak_of(hardware: Hardware, format_: str) -> float:
     return found.get(format_) or found.get(family) or found["fp32"]
 
 
-def compute_format(policy: Policy) -> str:
+def compute_format(policy: Policy) -> Literal["", "tf32"]:
     """The peak that fp32 products reach under the policy's environment: "tf32" where it is switched on, else ""."""
     if policy.high != "fp32":
         return ""

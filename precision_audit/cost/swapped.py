@@ -14,7 +14,8 @@ What each kernel reads and writes, by how the scale is found (torchao/testing/tr
                        scaled and written once more (torchao/float8/float8_ops.py)
   of a block           one pass for each order (TransformerEngine's kernels write both in one)
 Weights that are stored quantised cost no pass and fewer bytes; where activations stay as they are the product runs at
-the low format's peak.
+the low format's peak, the weight widened within its kernel, as torch.compile (max-autotune) makes it. Uncompiled it is
+written and read once more in the low format: PA417 prices that.
 """
 
 from __future__ import annotations
@@ -65,6 +66,22 @@ def seconds(op: Op, inputs: Sequence[Tensor], recipe: Recipe, low: str, hardware
     pace = _ACHIEVED * hardware.bandwidth
     quantising = sum(hardware.launch + moved / pace for moved in kernels)
     return multiplying + bias + quantising
+
+
+def saved_by_norm(op: Op, inputs: Sequence[Tensor], recipe: Recipe, low: str, hardware: Hardware) -> float:
+    """Seconds that a norm saves which is one module with the linear that reads it. Under a scale that is known before
+    (delayed) its kernel writes the quantised output: neither is the output written in the low format nor read again,
+    and one launch is less. Where the scale is found of the whole tensor its kernel finds the largest magnitude: one
+    read and both stages of the search are less. Blocks are quantised by a kernel of their own, and nothing is saved
+    (TransformerEngine 2.20, pytorch/csrc/extensions/normalization.cpp). Forward only; backward saves nothing."""
+    if recipe.backend != "transformer_engine" or recipe.scheme != "fp8_tensorwise":
+        return 0.0
+    (forward, *_) = products(op, inputs) or (Product(1, 1, 1),)
+    once = forward.batch * forward.m * forward.k * bytes_of(low)
+    read = once / (_ACHIEVED * hardware.bandwidth)
+    if recipe.name == _DELAYED:
+        return once / bandwidth_of(hardware) + read + hardware.launch
+    return read + 2 * hardware.launch
 
 
 def weight_bytes(op: Op, inputs: Sequence[Tensor], recipe: Recipe) -> int:

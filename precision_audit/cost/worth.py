@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Literal
 
 from precision_audit import recipes
@@ -27,6 +28,7 @@ from precision_audit.records import Hardware, Mode, Op, Tensor
 Filter = Literal["", "convert", "skip"]
 
 _MULTIPLE = 16
+_DOUBLINGS = 12  # 4096 times the example's rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,11 @@ class Worth:
     seconds_low: float
     auto_filter: Filter
     reason: str
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as fast as in the low format; 0.0 where nothing is known of the price."""
+        return self.seconds_low / self.seconds if self.seconds else 0.0
 
 
 def worth(
@@ -58,6 +65,22 @@ def worth(
         measured = f"torchao's measurements on H100 have {recipe} gain nothing at K={k}, N={n}"
         return Worth(with_it, without, said, f"not worth it: {measured} (its automatic filter); {figures}")
     return Worth(with_it, without, said, "")
+
+
+def pays_at(
+    op: Op, inputs: Sequence[Tensor], backend: str, recipe: str, low: str, hardware: Hardware, mode: Mode
+) -> tuple[int, Worth] | None:
+    """The first number of rows, doubled from the example's, at which the swap is worth it, and the verdict there; None
+    where no number within reach is: K and N are too small, or the device gains nothing by the recipe."""
+    (n, k), m = inputs[1].hint, prod(inputs[0].hint[:-1])
+    for _ in range(_DOUBLINGS):
+        m *= 2
+        judged = worth(*resized(op, inputs, k, n, m), backend, recipe, low, hardware, mode)
+        if not judged.reason:
+            return m, judged
+        if judged.seconds < judged.seconds_low:
+            return None  # what stands against it then looks at K and N alone
+    return None
 
 
 def auto_filter(recipe: str, k: int, n: int) -> Filter:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from precision_audit.capture.sources import user_frame
 from precision_audit.loader import script
-from precision_audit.records import InputError
+from precision_audit.records import InputError, shortened
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def first_line(error: BaseException) -> str:
     text = lines[0] if lines else ""
     if len(lines) > 1 and text.endswith(":"):
         text = f"{text} {lines[1]}"
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    return f"{type(error).__name__}: {shortened(text, 300)}" if text else type(error).__name__
 
 
 def where(error: BaseException) -> str:

@@ -37,7 +37,17 @@ from precision_audit.records.report import Lint, Meta, Report
 from precision_audit.records.search import Bound, Outcome, Place, Point, Search, Trial
 from precision_audit.records.training import Accumulated, LossScale, Optimizer, OptimizerState, Training, Update
 from precision_audit.records.verification import Comparison, Step, Steps, Verification
-from precision_audit.records.words import SEVERITIES, Basis, InputError, Mode, Severity, Verdict
+from precision_audit.records.words import (
+    SEVERITIES,
+    Basis,
+    InputError,
+    Mode,
+    Severity,
+    Verdict,
+    error_line,
+    first_line,
+    shortened,
+)
 
 __all__ = [
     "NO_FACTS",
@@ -111,4 +121,7 @@ __all__ = [
     "Update",
     "Verdict",
     "Verification",
+    "error_line",
+    "first_line",
+    "shortened",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -91,7 +91,7 @@ class Cost:
 
     device: str
     measured: bool  # the device's rates were measured, not read from a table
-    seconds_high: float  # everything in the high format
+    seconds_high: float  # everything as captured: in the high format, unless the model is given in another
     seconds_low: float  # everything in the low format, no casts
     seconds: float  # the plan, casts included
     cast_seconds: float
@@ -107,3 +107,10 @@ class Cost:
     ops: tuple[OpCost, ...] = ()
     modules: tuple[ModuleCost, ...] = ()
     layers: tuple[Layer, ...] = ()
+    fp32_products: Literal["", "fp32", "tf32"] = ""  # how those in fp32 are priced where the device has TF32
+    speed_up_over_high: float = field(init=False)  # above 1 the plan is the faster; 0.0 where it takes no time
+    speed_up_over_low: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name, other in (("high", self.seconds_high), ("low", self.seconds_low)):
+            object.__setattr__(self, f"speed_up_over_{name}", other / self.seconds if self.seconds else 0.0)

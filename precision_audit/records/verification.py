@@ -21,6 +21,8 @@ class Comparison:
     plain_relative_l2: float | None  # the same figure when everything runs in the low format
     limit: float | None = None
     passed: bool = True
+    row_median: float | None = None  # of the rows' own relative L2; None where the output has no rows
+    plain_row_median: float | None = None
     figure: str = "relative L2"  # what relative_l2 holds: for an integer or bool output "elements changed", a share
     compared: bool = True  # False where no batch gave an element that is finite in the reference: nothing was proved
 

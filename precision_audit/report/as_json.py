@@ -111,7 +111,9 @@ def _decoded(value: Any, hint: Any) -> Any:
 
 
 def _record(value: dict[str, Any], record: Any) -> Any:
-    return record(**{name: _decoded(value[name], hint) for name, hint in _fields(record).items() if name in value})
+    given = {each.name for each in dataclasses.fields(record) if each.init}  # what is not, follows from the others
+    found = {name: hint for name, hint in _fields(record).items() if name in value and name in given}
+    return record(**{name: _decoded(value[name], hint) for name, hint in found.items()})
 
 
 @functools.cache
@@ -156,7 +158,7 @@ def _object_schema(record: Any) -> dict[str, Any]:
     required = [
         each.name
         for each in dataclasses.fields(record)
-        if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+        if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING and each.init
     ]
     return {
         "type": "object",

@@ -53,7 +53,6 @@ def assemble(
             made.findings,
             model=meta.model,
             policy=policy.name,
-            made_up=made_up,
             failed=_lowered(verification.first_parting, made.plan) if verification else "",
             options=said.get("options", ""),
             elsewhere=bool(backends.stand_ins(made.plan)),

@@ -11,11 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from precision_audit.formats import is_float
 from precision_audit.records import Graph, Lint, Meta, Op, Source
 
 NOTHING_RUN = "no input was run, so confidence is low: findings rest on weights, constants and shapes alone (PROVED)"
 
 _FILES_NAMED = 3  # more are counted
+_SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))  # of memory, as devices are listed and torch reports it
 _SECONDS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 _STYLES = {"good": "32", "bad": "31;1", "warn": "33", "quiet": "2", "strong": "1"}  # ANSI SGR codes
 _INDEX = re.compile(r"(?<![^./])\d+(?![^./])")  # a whole component of a module path: the 3 of layers.3.fc1
@@ -56,7 +58,9 @@ def amount(value: int) -> str:
 
 
 def size(count: int) -> str:
-    return f"{count} bytes" if count < 1000 else f"{amount(count)}B"
+    """Memory, in powers of two: 12 bytes, 1.50 KiB, 80.00 GiB."""
+    unit, factor = next(((unit, factor) for unit, factor in _SIZES if count >= factor), ("bytes", 1))
+    return f"{count} bytes" if factor == 1 else f"{count / factor:.2f} {unit}"
 
 
 def duration(seconds: float) -> str:
@@ -96,6 +100,21 @@ def own_format(graph: Graph) -> str:
     """The low format that the model's own parameters are in, "" where they are not."""
     formats = {op.outputs[0].format for op in graph.ops if op.kind == "parameter"}
     return next((name for name in ("bf16", "fp16") if name in formats), "")
+
+
+def baseline(graph: Graph, high: str) -> str:
+    """What the plan stands beside: `all fp32`, or `the model as given (bf16)` where its parameters (without any, its
+    inputs) are not all in the high format already."""
+    for kind in ("parameter", "input"):
+        formats = {tensor.format for op in graph.ops if op.kind == kind for tensor in op.outputs}
+        if floats := sorted(name for name in formats if is_float(name)):
+            return f"all {high}" if floats == [high] else f"the model as given ({', '.join(floats)})"
+    return f"all {high}"
+
+
+def beside(graph: Graph, high: str) -> str:
+    """The same within a sentence: `fp32`, `the model as given`."""
+    return baseline(graph, high).removeprefix("all ").partition(" (")[0]
 
 
 def location(source: Source | None, otherwise: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from precision_audit.records import Place, Report, Search
 from precision_audit.report import phrases
+from precision_audit.searching.budgets import OF_METRIC
 
 POINTS_HEADER = ("", "predicted time", "predicted error", "low", "ops low", "swaps", "casts")
 PLACES_HEADER = ("op", "module", "line", "runs in", "why")
@@ -20,15 +21,18 @@ _OUTCOMES = {"met": "found", "nothing low": "found nothing that runs low", "not 
 def summary(report: Report) -> Iterator[str]:
     """Whether every budget is kept, by what, and what it is predicted to save."""
     search = _of(report)
-    runs = f"{search.runs} {'run' if search.runs == 1 else 'runs'} of a converted model"
+    runs = f"{phrases.count(search.runs, 'run')} of a converted model"
     yield f"search: {_OUTCOMES[search.outcome]}, {runs} after the evidence"
     for each in search.bounds:
-        origin = f" (the model's own {each.reference:.4g})" if each.name.startswith("metric") else ""
-        yield f"  {each.stated}: measured {each.measured:.3g}{origin}, {_percent(each.usage)} of the budget"
+        own = each.name in OF_METRIC
+        measured = f"{each.measured:.6g}, the model's own {each.reference:.6g}" if own else f"{each.measured:.3g}"
+        yield f"  {each.stated}: measured {measured}; {_percent(each.usage)} of the budget"
     ratio = search.seconds_high / search.seconds if search.seconds else 1.0
+    beside = phrases.baseline(report.graph, report.plan.high)
     yield (
-        f"  predicted, not measured: {phrases_time(search.seconds)} against {phrases_time(search.seconds_high)} with "
-        f"everything in {report.plan.high}, {ratio:.2f} times as fast; relative error {search.predicted_error:.2g}"
+        f"  predicted, not measured: {phrases.duration(search.seconds)} against "
+        f"{phrases.duration(search.seconds_high)} {beside}, {ratio:.2f} times as fast; "
+        f"relative error {search.predicted_error:.2g}"
     )
     for unit in search.together:
         yield f"  the same format for {', '.join(unit)}"
@@ -40,7 +44,7 @@ def points(report: Report) -> list[list[str]]:
     return [
         [
             "*" if each.chosen else "",
-            phrases_time(each.seconds),
+            phrases.duration(each.seconds),
             f"{each.error:.2g}",
             each.low if each.ops_low or each.swaps else "-",
             f"{each.ops_low} of {each.ops}",
@@ -59,21 +63,13 @@ def places(report: Report, verbose: bool) -> tuple[list[list[str]], int]:
     return [_row(each) for each in shown], len(found) - len(shown)
 
 
-def phrases_time(seconds: float) -> str:
-    """Three digits in the unit that fits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
-
-
 def _row(place: Place) -> list[str]:
     line = f"{phrases.path(place.source.file)}:{place.source.line}" if place.source else "-"
     return [place.op, place.module or "-", line, place.format, place.why]
 
 
 def _percent(usage: float) -> str:
-    return f"{usage:.0%}" if usage < 1e4 else "far more than all"
+    return f"{usage * 100:.0f} %" if usage < 1e4 else "far more than all"
 
 
 def _of(report: Report) -> Search:

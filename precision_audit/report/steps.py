@@ -19,7 +19,7 @@ def lines(report: Report, verbose: bool = False) -> Iterator[str]:
         return
     if found.steps:
         yield _curves(found, report)
-        yield _errors(found.steps)
+        yield _errors(found.steps, phrases.beside(report.graph, report.plan.high))
         if found.skipped:
             yield (
                 f"  {phrases.count(found.skipped, 'update')} left out, gradients not finite; "
@@ -27,7 +27,8 @@ def lines(report: Report, verbose: bool = False) -> Iterator[str]:
             )
     yield from (f"  {'' if found.passed else 'FAIL  '}{note}" for note in found.notes)
     if verbose:
-        yield from (_step(number, step, report.plan.low) for number, step in enumerate(found.steps, 1))
+        beside = phrases.beside(report.graph, report.plan.high)
+        yield from (_step(number, step, report.plan.low, beside) for number, step in enumerate(found.steps, 1))
 
 
 def _curves(found: Steps, report: Report) -> str:
@@ -35,7 +36,7 @@ def _curves(found: Steps, report: Report) -> str:
     how = f" with {found.optimizer}" if found.optimizer else ", weights unchanged"
     plain = [step.plain_loss for step in steps]
     curves = [
-        f"{'as captured' if phrases.own_format(report.graph) else 'fp32'} {_curve([step.loss for step in steps])}",
+        f"{phrases.beside(report.graph, report.plan.high)} {_curve([step.loss for step in steps])}",
         f"this plan {_curve([step.converted_loss for step in steps])}",
     ]
     if plain and all(each is not None for each in plain):
@@ -49,7 +50,7 @@ def _curve(losses: Sequence[float | None]) -> str:
     return " → ".join(f"{each:.5g}" for each in ends if each is not None)
 
 
-def _errors(steps: Sequence[Step]) -> str:
+def _errors(steps: Sequence[Step], beside: str) -> str:
     taken = [step for step in steps if not step.skipped] or list(steps)
     worst = max(taken, key=lambda step: step.gradient_error)
     at = f" ({worst.gradient}, step {steps.index(worst) + 1})" if worst.gradient else ""
@@ -59,10 +60,10 @@ def _errors(steps: Sequence[Step]) -> str:
     if not noise:
         return line
     losses = phrases.figure(max(step.loss_noise for step in steps))
-    return f"{line}; fp32, other dropout seed: {losses} and {phrases.figure(noise)}"
+    return f"{line}; {beside}, other dropout seed: {losses} and {phrases.figure(noise)}"
 
 
-def _step(number: int, step: Step, low: str) -> str:
+def _step(number: int, step: Step, low: str, beside: str) -> str:
     plain = f", plain {low} {step.plain_loss:.6g}" if step.plain_loss is not None else ""
     errors = f"{phrases.figure(step.loss_error)} and {phrases.figure(step.gradient_error)}"
     noise = (
@@ -73,6 +74,6 @@ def _step(number: int, step: Step, low: str) -> str:
     at = f" at {step.gradient}" if step.gradient else ""
     skipped = ", update left out" if step.skipped else ""
     return (
-        f"  step {number}: fp32 {step.loss:.6g}, this plan {step.converted_loss:.6g}{plain}; "
+        f"  step {number}: {beside} {step.loss:.6g}, this plan {step.converted_loss:.6g}{plain}; "
         f"errors {errors}{at}{noise}{skipped}"
     )

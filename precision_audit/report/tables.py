@@ -16,6 +16,7 @@ from precision_audit.report.verdict import shapes_refused
 
 OP_HEADER = ("op", "class", "runs in", "why")
 _OP_WIDTH = 34
+DISAGREE = 2.0  # times the other figure, from which on the median over rows stands beside the whole
 _OUTPUTS_SHOWN = 4  # passing outputs on the short screen; those that fail are always shown
 
 
@@ -115,6 +116,9 @@ def remarks(report: Report, verbose: bool = False) -> list[str]:
     if found is None:
         return []
     lines = []
+    named = phrases.baseline(report.graph, report.plan.high)
+    if named != f"all {report.plan.high}" and found.outputs:
+        lines.append(f"errors are those against {named}, not against {report.plan.high}")
     for label, text in (("reference", found.reference), ("captured against eager", found.captured_against_eager)):
         expected = all(part.startswith("bitwise") for part in text.split("; "))
         if text and (verbose or not expected):
@@ -146,6 +150,9 @@ def _worth_showing(outputs: Sequence[Comparison]) -> list[Comparison]:
 
 def _output_rows(found: Comparison, verbose: bool) -> list[tuple[str, str, str, str, str]]:
     rows = [_row(f"{found.name}, {found.figure}", found)]
+    if found.row_median is not None and (verbose or _hides(found.relative_l2, found.row_median)):
+        medians = (phrases.figure(found.row_median), phrases.figure(found.plain_row_median))
+        rows.append((f"{found.name}, median row", *medians, "-", ""))
     if found.nonfinite or found.reference_nonfinite:
         rows.append(
             (f"{found.name}, not finite", str(found.nonfinite), "-", f"{found.reference_nonfinite} in reference", "")
@@ -157,6 +164,11 @@ def _output_rows(found: Comparison, verbose: bool) -> list[tuple[str, str, str, 
         rows.append((f"{found.name}, SQNR", f"{found.sqnr_db:.1f} dB", "-", "-", ""))
         rows.append((f"{found.name}, cosine", f"{found.cosine:.8g}", "-", "-", ""))
     return rows
+
+
+def _hides(whole: float, median: float) -> bool:
+    """Whether a few rows decide the figure of the whole: those that are far off, or large ones that are exact."""
+    return max(whole, median) > DISAGREE * min(whole, median)
 
 
 def _row(label: str, found: Comparison) -> tuple[str, str, str, str, str]:

@@ -7,10 +7,10 @@ NOT READY            a finding of severity error that is open (the plan does not
                      it); or the verification failed, an output or gradient above its limit, a model that raised, a
                      shape check that did not pass.
 NOT ENOUGH EVIDENCE  nothing was run (no weights, or no inputs); the inputs were made up by the tool; an op is in no
-                     table, so that its hazards are unknown; fp8 was asked for and no linear was swapped; a recipe whose
-                     numbers one emulated step cannot show; the reference
-                     is NaN, or differs from itself by as much as a limit allows; no output has an element that could
-                     be compared.
+                     table, so that its hazards are unknown; fp8 was asked for and no linear may be swapped (where some
+                     may and the policy finds none worth it, the plan is as asked for); a recipe whose numbers one
+                     emulated step cannot show; the reference is NaN, or differs from itself by as much as a limit
+                     allows; no output has an element that could be compared.
 READY WITH CHANGES   a warning that is open, a swap that holds only while the user keeps a
                      condition on a size (`B % 16 == 0`), or swapped modules that were emulated because their library
                      cannot run here.
@@ -23,12 +23,27 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from precision_audit import backends
 from precision_audit.records import Finding, Graph, Plan, Policy, Severity, Verdict, Verification
 
-_NOTHING = "nothing was compared"
+_MENDS = 3  # named at most
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+class Reason(NamedTuple):
+    """One reason of a verdict. `step` mends it (`{command}` stands for the model and its options); where a finding says
+    the same, `rule` names it and its remedy is the step."""
+
+    text: str
+    step: str = ""
+    rule: str = ""
+
+
+_INPUTS = "precision-audit {command} --input SHAPE:FORMAT[:LOW..HIGH], or define example_inputs in the file"
+_MADE_UP = Reason("inputs made up by the tool", _INPUTS)
 
 
 def judge(
@@ -39,25 +54,25 @@ def judge(
     policy: Policy,
     *,
     made_up: str | bool = "",
-) -> tuple[Verdict, tuple[str, ...]]:
+) -> tuple[Verdict, tuple[Reason, ...]]:
     """The verdict and its reasons. `made_up` is true (or not empty) where the inputs' values are the tool's own."""
     open_ones = [finding for finding in findings if finding.open]
     broken = _failures(open_ones, verification)
-    missing = _missing(graph, plan, verification, policy, made_up)
+    missing = tuple(_missing(graph, plan, verification, policy, made_up))
     if broken:
-        return "NOT READY", tuple(broken)
+        return "NOT READY", (*map(Reason, broken), *(each for each in missing if each is _MADE_UP))
     if missing:
-        return "NOT ENOUGH EVIDENCE", tuple(missing)
+        return "NOT ENOUGH EVIDENCE", missing
     changes = [f"{condition} must hold" for condition in _conditions(plan)]
     if backends.stand_ins(plan):
         changes.append("swapped modules were emulated: run the written code once on the device")
     if changes or any(finding.severity == "warning" for finding in open_ones):
-        return "READY WITH CHANGES", tuple(changes)
+        return "READY WITH CHANGES", tuple(map(Reason, changes))
     return "READY", ()
 
 
 def summary(
-    verdict: Verdict, reasons: tuple[str, ...], findings: tuple[Finding, ...], plan: Plan, policy: Policy
+    verdict: Verdict, reasons: tuple[Reason, ...], findings: tuple[Finding, ...], plan: Plan, policy: Policy
 ) -> str:
     """`0 errors, 1 warning, 1 note   Float8Linear: 1 of 2 linears   why`; what the plan resolves and
     what the user suppressed is counted apart."""
@@ -73,45 +88,51 @@ def summary(
         kinds = sorted({swap.kind for swap in plan.swaps} | idle)
         swapped = sum(len(swap.linears) for swap in plan.swaps)
         total = swapped + len(plan.refusals)
-        parts.append(f"{', '.join(kinds)}: {swapped} of {_count(total, 'linear')}")
+        why = ", none worth it" if _nothing_worth_it(plan) else ""
+        parts.append(f"{', '.join(kinds)}: {swapped} of {_count(total, 'linear')}{why}")
     if verdict in ("NOT READY", "NOT ENOUGH EVIDENCE"):
-        parts.extend(reasons[:2])
+        parts.extend(reason.text for reason in reasons[:2])
     return "   ".join(parts)
 
 
 def next_steps(
     verdict: Verdict,
-    reasons: tuple[str, ...],
+    reasons: tuple[Reason, ...],
     findings: tuple[Finding, ...],
     *,
     model: str,
     policy: str,
-    made_up: str | bool = "",
     failed: str = "",
     options: str = "",
     elsewhere: bool = False,
 ) -> tuple[str, ...]:
-    """What to type or do next, the first one a command. `failed` is the op at which both models part; `options` are
-    those that were given on the command line. `elsewhere`: swapped modules cannot be made on this machine."""
+    """What to type or do next: what mends the verdict's reasons, in their order. `failed` is the op at which both
+    models part; `options` are those that were given on the command line. `elsewhere`: swapped modules cannot be made
+    on this machine."""
     command = f"{shlex.quote(model)} {options or f'--policy {shlex.quote(policy)}'}"
     steps: list[str] = []
-    if elsewhere and verdict != "NOT READY" and not made_up:
+    mends = [mend for reason in reasons if (mend := _mend(reason, findings, command))]
+    if elsewhere and verdict != "NOT READY" and not mends:
         steps.append(f"precision-audit {command} --write-code te_modules.py, and use that file on the CUDA machine")
     elif verdict in ("READY", "READY WITH CHANGES"):
         steps.append(f"precision-audit convert {command} -o out/")
-    elif made_up or any(reason.startswith(_NOTHING) for reason in reasons):
-        steps.append(
-            f"precision-audit {command} --input SHAPE:FORMAT[:LOW..HIGH], or define example_inputs in the file"
-        )
-    elif verdict == "NOT READY":
-        steps.append(f"precision-audit {command} -v")
     else:
-        steps.append(f"precision-audit {command} --checkpoint W.safetensors")
+        steps.extend(dict.fromkeys(mends[:_MENDS]))
+        if verdict == "NOT READY" or not steps:
+            steps.append(f"precision-audit {command} -v")
     if failed:
         steps.append(f"keep {failed} high (a rule `class: keep-…` before the one that lowered it), then audit again")
     wanted = [each for each in findings if each.severity == "error" and each.open and each.remedy]
     steps.extend(f"{' '.join(filter(None, (each.rule, each.module or each.op)))}: {each.remedy}" for each in wanted[:3])
     return tuple(steps)
+
+
+def _mend(reason: Reason, findings: tuple[Finding, ...], command: str) -> str:
+    """The step of a reason, or the remedy of the finding that says the same."""
+    if reason.rule:
+        told = (each for each in findings if each.rule == reason.rule and each.open and each.remedy)
+        return next((f"{' '.join(filter(None, (each.rule, each.module)))}: {each.remedy}" for each in told), "")
+    return reason.step.replace("{command}", command)
 
 
 def shapes_refused(text: str) -> bool:
@@ -147,29 +168,46 @@ def _failures(open_ones: list[Finding], verification: Verification | None) -> li
 
 def _missing(
     graph: Graph, plan: Plan, verification: Verification | None, policy: Policy, made_up: str | bool
-) -> list[str]:
-    reasons = []
+) -> Iterator[Reason]:
+    """What evidence lacks, and the step that gives it."""
     if verification is None:
-        reasons.append("nothing was run")
+        yield Reason("nothing was run", "precision-audit {command} --checkpoint W.safetensors")
     elif verification.noise >= 1:
-        what = "the reference differs from itself by as much as the limit, or is NaN"
-        reasons.append(next((note for note in verification.notes if note.startswith("not run")), what))
+        yield _unsettled(verification)
     elif not any(each.compared for each in verification.outputs):
         why = "no output has an element, finite in the reference" if verification.outputs else "there is no output"
-        reasons.append(f"{_NOTHING}: {why}")
+        yield Reason(f"nothing was compared: {why}", _INPUTS)
     steps = verification.steps.steps if verification is not None and verification.steps is not None else ()
     if any(not math.isfinite(step.loss) for step in steps):
-        reasons.append("the training loss is not finite before anything is lowered")
+        yield Reason(
+            "the training loss is not finite before anything is lowered",
+            "mend the loss, or make_optimizer's learning rate: the model itself does not train as it is",
+        )
     if made_up:
-        reasons.append("inputs made up by the tool")
+        yield _MADE_UP
     unknown = sorted({op.op for op in graph.ops if op.kind == "unknown"})
     if unknown:
-        reasons.append(f"{_count(len(unknown), 'op')} in no table: {', '.join(unknown[:3])}")
+        yield Reason(f"{_count(len(unknown), 'op')} in no table: {', '.join(unknown[:3])}", rule="PA504")
     for recipe in sorted({swap.recipe for swap in backends.stand_ins(plan) if backends.unseen(swap)}):
-        reasons.append(f"{recipe} cannot be emulated whole on this machine")
-    if asks_for_swaps(policy) and not plan.swaps:
-        reasons.append("fp8 asked for and nothing swapped")
-    return reasons
+        yield Reason(f"{recipe} cannot be emulated whole on this machine")
+    if asks_for_swaps(policy) and not plan.swaps and not _nothing_worth_it(plan):
+        yield Reason("fp8 asked for and nothing swapped", rule="PA505")
+
+
+def _unsettled(verification: Verification) -> Reason:
+    """The reference cannot be judged against."""
+    raised = next((note for note in verification.notes if note.startswith("not run")), "")
+    if raised:
+        return Reason(raised, "mend what the model itself raised, then audit again")
+    return Reason(
+        "the reference differs from itself by as much as the limit, or is NaN",
+        "make the model repeat itself and stay finite on these inputs, or give others, then audit again",
+    )
+
+
+def _nothing_worth_it(plan: Plan) -> bool:
+    """Whether linears may be swapped and none is, because the policy asks for a gain that none is predicted to have."""
+    return not plan.swaps and any(refusal.not_worth for refusal in plan.refusals)
 
 
 def _conditions(plan: Plan) -> list[str]:

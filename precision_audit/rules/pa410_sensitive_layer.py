@@ -8,6 +8,7 @@ plays: router, head, modulation, first or last layer.
 Why it is a hazard: errors are not shared out evenly. A modulation (adaLN, FiLM) multiplies the whole stream, a router's
 choice has no small error, the last layer has nothing behind it that would average. They are small as a rule, so that
 their time is nothing beside the accuracy that they cost.
+A relative L2 over everything is decided by the largest rows: where the median over rows is far from it, that is said.
 What to do: keep the layer in the low format: the plan does, where the tolerance or a choice is at stake; else it is a
 note.
 References: DiT (arXiv 2212.09748) on adaLN; Switch Transformers (arXiv 2101.03961) on the router's precision; torchao
@@ -38,6 +39,7 @@ _ABOVE = 4.0  # times the median of the squares
 _FAR_ABOVE = 8.0  # likewise, for a note where the tolerance is met
 _MOST = 0.25  # of all squares
 _NEAR = 0.25  # of the tolerance, below which nobody needs to be told
+_DISAGREE = 2.0  # times: the median over rows beside the error of the whole
 _CHANGED = 0.01  # share of choices
 USUAL = {"fp8_e4m3fn": 0.038, "fp4_e2m1": 0.16, "int8": 0.011}  # relative L2 of a product of normal numbers, by element
 
@@ -91,12 +93,21 @@ def _told(context: Context, each: Swapping, square: float, usual: float, limit: 
         f"{beside}; the tolerance is {percent(tolerance)}",
         Evidence(
             "OBSERVED",
-            f"predicted from the error of its product ({percent(each.made.error)}) and the outputs' gradient",
-            (("error", error), ("others", others), ("tolerance", tolerance)),
+            f"predicted from the error of its product ({percent(each.made.error)}{_by_rows(each)}) and the outputs' "
+            "gradient",
+            (("error", error), ("others", others), ("tolerance", tolerance), ("rows", each.made.rows)),
         ),
         remedy=f"keep {each.name} in {context.policy.low}",
         refuses=(each.op.key,) if breaks else (),
     )
+
+
+def _by_rows(each: Swapping) -> str:
+    """That a few rows (tokens) decide the error of the whole, where they do."""
+    whole, rows = each.made.error, each.made.rows
+    if max(whole, rows) <= _DISAGREE * min(whole, rows):
+        return ""
+    return f"; half of its rows are off by more than {percent(rows)}: a few rows decide the whole"
 
 
 def _decision(context: Context, each: Swapping) -> Finding | None:

@@ -3,7 +3,9 @@
 What it does: says once, of a model with swapped linears, that it has to be compiled to be faster, and with what.
 Why it is a hazard: the swap is right either way, but in eager mode the largest magnitude, the scale and the cast of
 every input are kernels of their own, each of which reads and writes the whole tensor; compiled, they are fused into one
-pass or into the op before. Uncompiled fp8 is commonly slower than bf16, which looks like a fault of fp8.
+pass or into the op before. A weight that alone is stored quantised is widened to the low format by a kernel of its own
+before each product, where a compiled kernel widens it on its way. Uncompiled fp8 is commonly slower than bf16, which
+looks like a fault of fp8.
 What to do: `torch.compile(result.module)` before training or serving; compare times compiled against compiled.
 References: torchao's float8 README; pytorch/ao issues 1199 and 2262.
 """
@@ -12,52 +14,51 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from precision_audit import recipes
 from precision_audit.formats import bytes_of
-from precision_audit.records import Evidence, Finding, Op, Swap
+from precision_audit.records import Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
 
 if TYPE_CHECKING:
     from torch import nn
 
 _FUSED = ("torchao", "torchao_quantize")  # TransformerEngine's casts are kernels of its own, compiled or not
+_DOES = {"input": "scales and casts its input in kernels", "weight": "widens its weight in a kernel"}
 
 
 def check(context: Context) -> Iterator[Finding]:
     ops = context.by_key()
-    cast = [swap for swap in context.swaps if _casts_input(swap)]
-    if not cast:
-        return
-    first = ops[cast[0].op]
-    spent = sum(_extra(context, ops[swap.op]) for swap in cast)
-    of = ", ".join(f"{number} {kind}" for kind, number in sorted(Counter(swap.kind for swap in cast).items()))
-    more = f"predicted at least {spent * 1e6:.3g} µs more forward on {context.hardware.name}"
-    yield found(
-        __name__,
-        "note",
-        first,
-        f"{of}: uncompiled, each scales and casts its input in kernels of its own, {more}",
-        Evidence("ASSUMED", f"bandwidth and launch of {context.hardware.name}", (("seconds", spent),)),
-        remedy="torch.compile(result.module), and compare times compiled against compiled",
-    )
+    fused = [swap for swap in context.swaps if swap.backend in _FUSED]
+    of_weights = {(row.backend, row.name) for row in recipes.RECIPES.values() if not row.activations}
+    weights = [swap for swap in fused if (swap.backend, swap.recipe) in of_weights]
+    for argument, swaps in (("input", [swap for swap in fused if swap not in weights]), ("weight", weights)):
+        if not swaps:
+            continue
+        spent = sum(_extra(context, ops[swap.op], argument) for swap in swaps)
+        of = ", ".join(f"{number} {kind}" for kind, number in sorted(Counter(swap.kind for swap in swaps).items()))
+        more = f"predicted at least {spent * 1e6:.3g} µs more forward on {context.hardware.name}"
+        yield found(
+            __name__,
+            "note",
+            ops[swaps[0].op],
+            f"{of}: uncompiled, each {_DOES[argument]} of its own, {more}",
+            Evidence("ASSUMED", f"bandwidth and launch of {context.hardware.name}", (("seconds", spent),)),
+            remedy="torch.compile(result.module), and compare times compiled against compiled",
+            of="" if argument == "input" else argument,
+        )
 
 
-def _casts_input(swap: Swap) -> bool:
-    row = recipes.RECIPES.get((swap.backend, swap.recipe))
-    return swap.backend in _FUSED and (row is None or row.activations)
-
-
-def _extra(context: Context, op: Op) -> float:
-    """Seconds of forward that fusion saves: absolute value, clamp and cast of the input each in a kernel, of which
-    compiled code makes one pass: two more launches, and the input written and read twice more in the low format."""
-    entering = context.tensors[context.operand(op, "input")]
-    elements = 1
-    for size in entering.hint:
-        elements *= size
-    moved = 4 * elements * bytes_of(context.policy.low)
-    return 2 * context.hardware.launch + moved / context.hardware.bandwidth
+def _extra(context: Context, op: Op, argument: str) -> float:
+    """Seconds of forward that fusion saves. Input: absolute value, clamp and cast each in a kernel, of which compiled
+    code makes one pass: two more launches, and the input written and read twice more in the low format. Weight: one
+    more launch, and the widened weight written and read once."""
+    times = 2 if argument == "input" else 1
+    elements = prod(context.tensors[context.operand(op, argument)].hint)
+    moved = times * 2 * elements * bytes_of(context.policy.low)
+    return times * context.hardware.launch + moved / context.hardware.bandwidth
 
 
 def bad() -> Example:

@@ -32,7 +32,7 @@ from precision_audit.backends import torchao_float8
 from precision_audit.capture import capture
 from precision_audit.loader import checkpoint
 from precision_audit.plan import file as plan_file
-from precision_audit.records import Graph, InputError, Mode, Plan
+from precision_audit.records import Graph, InputError, Mode, Plan, first_line
 from precision_audit.rewrite import rewrite
 from precision_audit.rewrite.converted import Converted
 from precision_audit.saving import atomic, quantised, reexport, weights
@@ -199,13 +199,13 @@ def _export(program: torch.export.ExportedProgram, file: Path, inside: Mapping[s
         raise
     except Exception as error:
         raise InputError(
-            f"the converted graph cannot be written by torch.export.save ({reexport.first_line(error)}): "
+            f"the converted graph cannot be written by torch.export.save ({first_line(error)}): "
             "take and return tensors, numbers, tuples, lists and dicts, or register the class with torch.export"
         ) from error
     try:
         reexport.read_program(file)
     except InputError as error:  # torch writes some programs that it cannot read: better no file than that
-        why = reexport.first_line(error.__cause__ or error)
+        why = first_line(error.__cause__ or error)
         raise InputError(f"torch.export.save wrote a file that torch cannot read ({why}): convert otherwise") from error
 
 

@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 from precision_audit.ambient import restored_on_error
 from precision_audit.capture.regions import outputs_of
 from precision_audit.formats import format_of
-from precision_audit.records import InputError
+from precision_audit.records import InputError, first_line
 from precision_audit.rewrite.converted import Converted
 
 _HOLDER = "converted"
@@ -250,7 +250,3 @@ def _strip_prefix(program: torch.export.ExportedProgram) -> None:
         for name in list(table):
             if name.startswith(prefix):
                 table[name.removeprefix(prefix)] = table.pop(name)
-
-
-def first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

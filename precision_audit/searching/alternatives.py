@@ -77,6 +77,13 @@ def lacks(policy: Policy, hardware: Hardware) -> Iterator[str]:
             yield f"{rule.origin} {rule.name}: {why}"
 
 
+def unbuilt(graph: Graph, policy: Policy, hardware: Hardware) -> tuple[str, ...]:
+    """Backend and recipe of the swaps that are left out where only what can be built here is considered."""
+    whole = alternatives(graph, policy, hardware)
+    found = {(swap.backend, swap.recipe) for swaps in whole.values() for swap in swaps if swap.backend not in BUILDABLE}
+    return tuple(f"{backend} {recipe}" for backend, recipe in sorted(found))
+
+
 def scheme_of(swap: Swap) -> str:
     """How a swap quantises."""
     return RECIPES[swap.backend, swap.recipe].scheme

@@ -25,7 +25,9 @@ from precision_audit.records import InputError
 
 NAMES = ("relative_l2", "sqnr", "argmax_flip", "metric", "metric_drop", "metric_rise")
 OF_METRIC = ("metric", "metric_drop", "metric_rise")
+_MOVES = {"metric": "moves", "metric_drop": "falls", "metric_rise": "rises"}
 _EXAMPLE = "such as relative_l2=1e-2"
+_EXAMPLES = {"sqnr": "30", "argmax_flip": "0.001", "metric": "1%", "metric_drop": "1%", "metric_rise": "1%"}
 _MOST_DB = 320.0  # fp64 has about that
 _OVERFLOWS = 6000.0  # dB; as an amplitude 1e300
 
@@ -41,11 +43,20 @@ class Limit:
     function: Callable[..., Any] | None = None
     relative: bool = False
 
+    @property
+    def measure(self) -> str:
+        """One of `NAMES`; "" where it is the user's function, whatever that is called."""
+        return "" if self.function is not None else self.name
+
+    @property
+    def of_metric(self) -> bool:
+        return self.measure in OF_METRIC
+
     def usage(self, measured: float, reference: float = 0.0) -> float:
         """The part of the budget that is used up; `reference` is the reference model's own metric."""
         if math.isnan(measured):
             return math.inf
-        if self.name == "sqnr":  # as amplitudes, like the other errors
+        if self.measure == "sqnr":  # as amplitudes, like the other errors
             lacking = self.bound - measured
             return float(10.0 ** (lacking / 20.0)) if lacking < _OVERFLOWS else math.inf
         used, allowed = max(self.excess(measured, reference), 0.0), self.allowed(reference)
@@ -55,10 +66,10 @@ class Limit:
 
     def excess(self, measured: float, reference: float) -> float:
         """What is compared with `allowed`."""
-        if self.name == "metric":
+        if self.measure == "metric":
             return abs(measured - reference)
-        if self.name in OF_METRIC:
-            return measured - reference if self.name == "metric_rise" else reference - measured
+        if self.of_metric:
+            return measured - reference if self.measure == "metric_rise" else reference - measured
         return measured
 
     def allowed(self, reference: float = 0.0) -> float:
@@ -67,16 +78,16 @@ class Limit:
     @property
     def error(self) -> float:
         """The relative L2 that uses the whole budget, 0.0 where none can be told."""
-        if self.name == "relative_l2":
+        if self.measure == "relative_l2":
             return self.bound
-        return 10.0 ** (-self.bound / 20.0) if self.name == "sqnr" else 0.0
+        return 10.0 ** (-self.bound / 20.0) if self.measure == "sqnr" else 0.0
 
     @property
     def stated(self) -> str:
-        sign = ">=" if self.name == "sqnr" else "<="
-        unit = " dB" if self.name == "sqnr" else ""
-        bound = f"{self.bound:.4g}" if not self.relative else f"{self.bound:.4%} of the reference's"
-        return f"{self.name} {sign} {bound}{unit}"
+        bound = f"{self.bound:.4g}" if not self.relative else f"{self.bound * 100:.4g} % of the model's own"
+        if self.of_metric:
+            return f"metric {_MOVES[self.name]} by at most {bound}"
+        return f"{self.name} >= {bound} dB" if self.measure == "sqnr" else f"{self.name} <= {bound}"
 
 
 def limits(budget: Any, metric: Callable[..., Any] | None = None) -> tuple[Limit, ...]:
@@ -86,7 +97,7 @@ def limits(budget: Any, metric: Callable[..., Any] | None = None) -> tuple[Limit
     found = tuple(_limit(key, value) for key, value in budget.items())
     if not found:
         raise InputError(f"budget is empty; expected at least one of {', '.join(NAMES)}, {_EXAMPLE}")
-    asked = [limit.name for limit in found if limit.name in OF_METRIC and limit.function is None]
+    asked = [limit.name for limit in found if limit.of_metric]
     if asked and metric is None:
         raise InputError(
             f"budget {asked[0]}: there is no metric; give metric= (--metric mod:fn), or define metric in the model file"
@@ -135,6 +146,7 @@ def _limit(key: Any, value: Any) -> Limit:
 
 def _number(name: str, value: Any) -> tuple[float, bool]:
     """A positive finite number, and whether it was a percentage."""
+    example = f"such as {name}={_EXAMPLES.get(name, '1e-2')}"
     text = value.strip() if isinstance(value, str) else value
     relative = isinstance(text, str) and text.endswith("%")
     try:
@@ -142,12 +154,12 @@ def _number(name: str, value: Any) -> tuple[float, bool]:
             raise TypeError
         bound = float(text[:-1]) / 100 if relative else float(text)
     except (TypeError, ValueError) as error:
-        raise InputError(f"budget {name}={value}: is no number; expected {_EXAMPLE}") from error
+        raise InputError(f"budget {name}={value}: is no number; expected {example}") from error
     except OverflowError as error:
-        raise InputError(f"budget {name}: is larger than any float; expected {_EXAMPLE}") from error
+        raise InputError(f"budget {name}: is larger than any float; expected {example}") from error
     if not math.isfinite(bound):
-        raise InputError(f"budget {name}={value}: expected a finite number; {_EXAMPLE}")
+        raise InputError(f"budget {name}={value}: expected a finite number; {example}")
     if bound <= 0:
         what = "nothing that is rounded meets it" if bound == 0 else "no error is below zero"
-        raise InputError(f"budget {name}={value}: {what}; expected a number above zero, {_EXAMPLE}")
+        raise InputError(f"budget {name}={value}: {what}; expected a number above zero, {example}")
     return bound, relative

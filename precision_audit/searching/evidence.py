@@ -35,7 +35,7 @@ from precision_audit.records import Facts, Graph, Hardware, InputError, Mode, Po
 from precision_audit.report.provenance import started_digest
 from precision_audit.rewrite import unchanged
 from precision_audit.searching import running, space
-from precision_audit.searching.alternatives import alternatives, lacks, scheme_of, together
+from precision_audit.searching.alternatives import alternatives, lacks, scheme_of, together, unbuilt
 from precision_audit.suppressions import read as read_suppressions
 from precision_audit.verify.comparing import eager
 from precision_audit.verify.runs import Batch
@@ -73,6 +73,7 @@ class Evidence:
     said: Mapping[str, str]
     notes: tuple[str, ...]
     lacking: tuple[str, ...] = ()  # recipes that the policy names and the device has not, each with the reason
+    left_out: tuple[str, ...] = ()  # recipes that were not considered, because they cannot be built here
     passes: int = 1
     known: dict[tuple[str, str], Any] = field(default_factory=dict)  # planners, by base: see `frontier`
 
@@ -128,6 +129,7 @@ def gather(request: pipeline.Request, policies: Sequence[Policy], built_only: bo
         original, kept, hardware, device_from, reference, tuple(bases), signature, found.missing, against, digest, said,
         tuple(dict.fromkeys(note for base in bases for note in base.facts.notes)),
         tuple(dict.fromkeys(text for each in policies for text in lacks(each, hardware))),
+        _left_out(captured.graph, policies, hardware) if built_only else (),
     )  # fmt: skip
     _check_free(evidence)
     return evidence
@@ -235,6 +237,10 @@ def _doubtful(shares: Sequence[Share], free: set[str]) -> tuple[dict[str, str], 
         elif not share.known:
             unknown[key] = "its error is unknown: no gradient leads from it to an output"
     return unknown, lost
+
+
+def _left_out(graph: Graph, policies: Sequence[Policy], hardware: Hardware) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for each in policies for name in unbuilt(graph, space.freed(each), hardware)))
 
 
 def _check_free(evidence: Evidence) -> None:

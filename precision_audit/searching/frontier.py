@@ -6,7 +6,7 @@ target, and the hull. Never runs a model.
 A minimum cut gives the plan that is cheapest at one λ, exactly; over all λ these are the corners of the hull. The
 weight is bisected as the hull is built: between two plans the next λ is the slope of the line through them, at which a
 plan below that line is found if there is one. So the corners on either side of a target are found in a few cuts, and
-no tolerance of λ has to be chosen.
+no tolerance of λ has to be chosen. Of plans whose times print alike the one with the least error is taken.
 
 Between two corners the budget is not used up. There the units in which the two differ (an op, or ops that go together)
 are taken over from the cheaper plan, least error per second first, as far as the target allows, and then swaps that
@@ -26,7 +26,7 @@ from precision_audit.plan import plan as cheapest_plan
 from precision_audit.plan.choosing import HIGH, LOW
 from precision_audit.records import Graph, Hardware
 from precision_audit.searching.evidence import Base, held
-from precision_audit.searching.hull import SAME, Solved, area, below, lower_hull, slope
+from precision_audit.searching.hull import SAME, Solved, area, below, lower_hull, shown, slope
 
 __all__ = ["Planner", "Solved"]
 
@@ -80,7 +80,7 @@ class Planner:
         """The cheapest plan found whose predicted error is at most `target`; None where not even everything high is."""
         bad, good = self.fastest(), self.safest()
         if bad.error <= target:
-            return bad
+            return self._more_exact(bad, good)
         if good.error > target:
             return None
         for _ in range(_CUTS):
@@ -95,7 +95,8 @@ class Planner:
         raised = self._raised(best, slope(bad, good) or 0.0)
         stepped = self._stepped(target)
         within = [each for each in (best, raised, stepped) if each.error <= target]
-        return min(within, key=lambda each: (each.seconds, each.error))
+        found = min(within, key=lambda each: (shown(each.seconds), each.error, each.seconds))
+        return self._more_exact(found, self.safest())
 
     def hull(self) -> list[Solved]:
         """Corners from the fastest plan to everything high, fastest first; a fixed number at most."""
@@ -132,6 +133,18 @@ class Planner:
             if made.seconds < solved.seconds * (1 - SAME) and made.error <= solved.error:
                 solved, states = made, self.states(made)
         return solved
+
+    def _more_exact(self, found: Solved, good: Solved) -> Solved:
+        """The corner with the least error on the way to `good` that takes, as a report prints it, no longer."""
+        for _ in range(_CUTS):
+            lam = slope(found, good)
+            if lam is None or shown(good.seconds) == shown(found.seconds):
+                break
+            new = self.at(lam)
+            if new.key in (found.key, good.key) or new.error >= found.error or not below(new, found, good, lam):
+                break
+            found, good = (new, good) if shown(new.seconds) <= shown(found.seconds) else (found, new)
+        return good if shown(good.seconds) == shown(found.seconds) and good.error < found.error else found
 
     def _between(self, bad: Solved, good: Solved, target: float) -> Solved:
         """The fastest plan found within the target that takes over from `bad` what it can: formats first, where `bad`

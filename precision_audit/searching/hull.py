@@ -34,6 +34,12 @@ class Solved:
         return (self.plan.low, self.plan.formats, tuple((swap.op, swap.recipe) for swap in self.plan.swaps))
 
 
+def shown(seconds: float) -> float:
+    """Seconds as a report prints them, in three digits: plans that print alike are equally fast, and what tells them
+    apart is their error. A cost model that is right within tenths knows nothing of the digits behind."""
+    return float(f"{seconds:.3g}")
+
+
 def lower_hull(solved: Iterable[Solved]) -> list[Solved]:
     """Corners of the lower hull of time against squared error, fastest first."""
     best: dict[float, Solved] = {}

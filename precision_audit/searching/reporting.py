@@ -19,7 +19,6 @@ from precision_audit.report.assemble import assemble, provenance_of
 from precision_audit.report.provenance import emulated as emulated_by
 from precision_audit.searching import reasons
 from precision_audit.searching.alternatives import BUILDABLE
-from precision_audit.searching.budgets import OF_METRIC
 from precision_audit.searching.evidence import Evidence
 from precision_audit.searching.frontier import Planner, Solved
 from precision_audit.searching.hull import lower_hull
@@ -78,17 +77,17 @@ def _bounds(evidence: Evidence, solution: Solution) -> list[Bound]:
     run = solution.best.run
     for index, (limit, usage) in enumerate(zip(solution.limits, solution.best.usages, strict=True)):
         origin = 0.0
-        if solution.metric is not None and limit.name in OF_METRIC:
+        if solution.metric is not None and limit.of_metric:
             origin = evidence.reference.metric(solution.metric)
         if run is not None:
             value = run.values[index]
-        elif limit.name == "sqnr":
+        elif limit.measure == "sqnr":
             noise = evidence.reference.noise
             value = -20 * math.log10(noise) if noise else math.inf
         elif limit.function is not None:
             value = evidence.reference.alike(limit.name, limit.function)
         else:
-            value = origin if limit.name in OF_METRIC else evidence.reference.noise
+            value = origin if limit.of_metric else evidence.reference.noise
         found.append(Bound(limit.name, limit.stated, limit.bound, value, usage, origin))
     return found
 
@@ -139,6 +138,11 @@ def _notes(evidence: Evidence, solution: Solution) -> list[str]:
     for name in dict.fromkeys(name for name, value in measured if math.isnan(value)):
         found.append(f"{name} of a plan that was run is NaN: it counts as one that does not keep to the budget")
     found += [f"{each}; no linear is swapped by it" for each in evidence.lacking]
+    if evidence.left_out:
+        found.append(
+            f"left out, since their modules cannot be written here: {', '.join(evidence.left_out)}; "
+            "a search without -o OUT (built_only) plans and emulates them"
+        )
     if solution.met and solution.runs >= RUNS:
         found.append(f"all {RUNS} runs were used: a faster plan within the budget may exist")
     if solution.best.solved.hopeful and solution.best.run is not None:
@@ -150,7 +154,7 @@ def _notes(evidence: Evidence, solution: Solution) -> list[str]:
 
 def _verification(evidence: Evidence, solution: Solution) -> Verification:
     known, best = evidence.reference, solution.best
-    by_name = {limit.name: limit for limit in solution.limits}
+    by_name = {limit.measure: limit for limit in solution.limits}
     allowed = by_name["relative_l2"].bound if "relative_l2" in by_name else None
     drifts = {each.value: each.drift for each in best.base.facts.beside}
     outputs = []
@@ -171,6 +175,7 @@ def _verification(evidence: Evidence, solution: Solution) -> Verification:
                 nonfinite=seen.nonfinite,
                 reference_nonfinite=seen.reference_nonfinite,
                 flip_rate=seen.flip_rate,
+                row_median=seen.row_median,
                 plain_relative_l2=plain,
                 limit=limit,
                 passed=limit is None or seen.relative_l2 <= limit,

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from precision_audit.records import InputError
+from precision_audit.records import InputError, error_line
 from precision_audit.rewrite.converted import Converted
-from precision_audit.searching.budgets import OF_METRIC, Limit
+from precision_audit.searching.budgets import Limit
 from precision_audit.verify.measures import Measure, is_discrete, measure, worst
 from precision_audit.verify.runs import Batch, Conditions, flatten, run, without_trace
 
@@ -48,11 +48,11 @@ class Reference:
                 raise
             except Exception as error:
                 raise InputError(
-                    f"metric {_name(function)} fails on the model itself: {_first_line(error)}; "
+                    f"{_name(function)} fails on the model itself: {error_line(error)}; "
                     "expected a function of the model that returns a number"
                 ) from error
             if not math.isfinite(found):
-                raise InputError(f"metric {_name(function)} of the model itself is {found}; expected a finite number")
+                raise InputError(f"{_name(function)} of the model itself is {found}; expected a finite number")
             self.metrics[id(function)] = found
         return self.metrics[id(function)]
 
@@ -65,7 +65,7 @@ class Reference:
                 raise
             except Exception as error:
                 raise InputError(
-                    f"budget {name} fails on the model's own outputs: {_first_line(error)}; "
+                    f"budget {name} fails on the model's own outputs: {error_line(error)}; "
                     "expected a function of two outputs of the model that returns a number"
                 ) from error
             if not math.isfinite(found):
@@ -116,7 +116,7 @@ def check(limits: Iterable[Limit], known: Reference) -> None:
     for limit in limits:
         if limit.function is not None:
             known.alike(limit.name, limit.function)
-        if limit.function is not None or limit.name in OF_METRIC:
+        if limit.function is not None or limit.of_metric:
             continue
         floats = [name for name, value in named.items() if not is_discrete(value)]
         if limit.name in ("relative_l2", "sqnr") and not floats:
@@ -141,7 +141,7 @@ def tried(converted: Converted, limits: Sequence[Limit], known: Reference, metri
         for batch, expected in zip(known.batches, known.outputs, strict=True):
             made = _outputs(converted, converted.as_read(*batch), known.conditions)
             for name, value in flatten(made).items():
-                seen = measure(flatten(expected)[name], value)
+                seen = measure(flatten(expected)[name], value, rows=True)
                 figures[name] = worst(figures[name], seen) if name in figures else seen
             for index, limit in enumerate(limits):
                 if limit.function is not None:
@@ -150,7 +150,7 @@ def tried(converted: Converted, limits: Sequence[Limit], known: Reference, metri
     except InputError:
         raise
     except Exception as error:  # whatever a model or a function raises: the plan is out
-        return Run(figures, (math.nan,) * len(limits), _first_line(error))
+        return Run(figures, (math.nan,) * len(limits), error_line(error))
     return Run(figures, tuple(values))
 
 
@@ -164,7 +164,7 @@ def _value(
 ) -> float:
     if limit.function is not None:
         return own
-    if limit.name in OF_METRIC:
+    if limit.of_metric:
         assert metric is not None, "checked with the budget"
         return _asked(metric, converted, known.conditions)
     floats = [figures[name] for name, value in known.names().items() if not is_discrete(value)]
@@ -204,10 +204,7 @@ def _has_classes(value: Tensor) -> bool:
     return value.ndim >= 2 and value.shape[-1] >= 2 and value.numel() > 0 and value.is_floating_point()
 
 
-def _first_line(error: Exception) -> str:
-    text = (str(error).strip().splitlines() or [""])[0][:200]
-    return f"{type(error).__name__}: {text}"
-
-
 def _name(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
+    """`metric accuracy`; `metric` where the function is called so itself."""
+    name = str(getattr(function, "__name__", type(function).__name__))
+    return "metric" if name == "metric" else f"metric {name}"

@@ -18,13 +18,13 @@ from precision_audit.records import InputError, Trial
 from precision_audit.rewrite import rewrite
 from precision_audit.rewrite.converted import Converted
 from precision_audit.searching import emulated, running
-from precision_audit.searching.budgets import OF_METRIC, Limit
+from precision_audit.searching.budgets import Limit
 from precision_audit.searching.evidence import Base, Evidence
 from precision_audit.searching.frontier import Planner, Solved
+from precision_audit.searching.hull import shown
 from precision_audit.searching.lines import STAGES, Learned, Line, Stage
 
 RUNS = 5  # of converted models, after the evidence
-_FASTER = 1 - 1e-9  # a plan that saves less is no faster
 
 
 @dataclass(frozen=True)
@@ -81,36 +81,38 @@ def solve(evidence: Evidence, limits: tuple[Limit, ...], metric: Callable[..., A
         found.best = _judge(evidence, high.base, high.solved, found, origin)
         found.met = found.best.usage <= 1
     least = min(line.fastest().seconds for line in lines)
-    found.fastest_met = found.met and found.best.solved.seconds <= least / _FASTER and found.best.run is not None
+    reached = shown(found.best.solved.seconds) <= shown(least)
+    found.fastest_met = found.met and reached and found.best.run is not None
     return found
 
 
 def _proposed(
     lines: Sequence[Line], stage: Stage, found: Solution, seen: set[tuple[object, ...]]
 ) -> tuple[Line, Solved] | None:
-    """The fastest that was not run, of those that are faster than the best; the least wrong of those as fast."""
+    """The fastest that was not run, of those that are faster than the best; the most exact of those as fast, times
+    taken as a report prints them."""
     ready = [(line, line.proposal(stage)) for line in lines if line.alive]
     better = [
         (line, solved) for line, solved in ready
         if solved is not None and solved.key not in seen
-        and (not found.met or solved.seconds < found.best.solved.seconds * _FASTER)
+        and (not found.met or shown(solved.seconds) < shown(found.best.solved.seconds))
     ]  # fmt: skip
     if not better:
         return None
-    fastest = min(solved.seconds for _, solved in better)
-    as_fast = [(line, solved) for line, solved in better if solved.seconds <= fastest / _FASTER]
+    fastest = min(shown(solved.seconds) for _, solved in better)
+    as_fast = [(line, solved) for line, solved in better if shown(solved.seconds) == fastest]
     return min(as_fast, key=lambda each: each[1].error)
 
 
 def _origin(evidence: Evidence, limit: Limit, metric: Callable[..., Any] | None) -> float:
     """The reference's own number, 0.0 where the limit is no metric."""
-    if metric is None or limit.name not in OF_METRIC:
+    if metric is None or not limit.of_metric:
         return 0.0
     found = evidence.reference.metric(metric)
     if limit.relative and not found:
         raise InputError(
-            f"budget {limit.name}={limit.bound:.4g} of the reference's: the model's own metric is 0, and any part of "
-            "it is; give a number without %"
+            f"budget {limit.name}: a percentage is of the model's own metric, which is 0; expected a number without %, "
+            f"such as {limit.name}={limit.bound:.4g}"
         )
     return found
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from precision_audit.records import Comparison, Graph, InputError, Policy, Verification
+from precision_audit.records import Comparison, Graph, InputError, Policy, Verification, error_line
 from precision_audit.report.verdict import shapes_refused
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.limits import limit, unused
@@ -197,10 +197,9 @@ class _Session:
             raise
         except Exception as error:
             what = "forward, loss or backward" if self.conditions.training else "forward"
-            first_line = (str(error).strip().splitlines() or [""])[0][:300]
             raise InputError(
-                f"the model itself, not converted, fails on batch {index} ({what}): {type(error).__name__}: "
-                f"{first_line}; mend it, or give inputs of the shapes it was captured with (batch 0 is the example)"
+                f"the model itself, not converted, fails on batch {index} ({what}): {error_line(error, 300)}; mend it, "
+                f"or give inputs of the shapes it was captured with (batch 0 is the example)"
             ) from error
 
     def _attempt(self, label: str, model: Model, index: int, batch: Batch, good: Run) -> Run | None:
@@ -211,8 +210,7 @@ class _Session:
                 return run(model, batch, self.conditions, good.norms)
             found = run_scaled(model, batch, self.conditions, good.norms, self.scales.get(label, LOSS_SCALES[0]))
         except Exception as error:  # whatever a model raises: its text is the finding
-            first_line = (str(error).strip().splitlines() or [""])[0]
-            self.note(f"{label} failed on batch {index}: {type(error).__name__}: {first_line}")
+            self.note(f"{label} failed on batch {index}: {error_line(error, 300)}")
             return None
         if found.scale != self.scales.get(label):
             self.note(f"gradients of {label} under loss scale {found.scale:g}, the first that leaves them finite")
@@ -238,7 +236,7 @@ class _Session:
     def _measure(self, good: Run, found: Run, into: dict[Kind, dict[str, Measure]]) -> None:
         largest = largest_rms(good.gradients.values())
         for kind, name, left, right in _pairs(good, found):
-            seen = measure(left, right)
+            seen = measure(left, right, rows=kind == "output")
             if kind == "gradient":
                 figure, zero = gradient_figure(seen, largest)
                 seen = dataclasses.replace(seen, relative_l2=figure)
@@ -270,6 +268,8 @@ class _Session:
             limit=allowed,
             passed=allowed is None or found.relative_l2 <= allowed,
             compared=found.compared,
+            row_median=found.row_median,
+            plain_row_median=beside.row_median if beside else None,
             figure="elements changed" if kind == "output" and name in self.discrete else "relative L2",
         )
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from precision_audit.records import Graph, InputError
+from precision_audit.records import Graph, InputError, error_line
 from precision_audit.verify.measures import gradient_figure, largest_rms, measure
 from precision_audit.verify.runs import Batch, Conditions, Run, run
 
@@ -80,9 +80,8 @@ def _expected(eager: Callable[..., Any], inputs: Batch, conditions: Conditions, 
     except Exception as error:
         failure = error
     if conditions.training and _runs(eager, inputs, dataclasses.replace(conditions, training=False)):
-        first_line = (str(failure).strip().splitlines() or [""])[0][:300]
         raise InputError(
-            f"the backward pass of {name} itself fails: {type(failure).__name__}: {first_line}; "
+            f"the backward pass of {name} itself fails: {error_line(failure, 300)}; "
             "mend it, or choose an inference policy"
         ) from failure
     return None

@@ -37,6 +37,7 @@ class Measure:
     difference_l2: float
     reference_l2: float
     count: int
+    row_median: float | None = None  # of the rows' own relative L2; None where there are no rows, or none was asked for
 
     @property
     def compared(self) -> bool:
@@ -44,8 +45,9 @@ class Measure:
         return self.count > self.reference_nonfinite
 
 
-def measure(reference: Tensor, other: Tensor) -> Measure:
-    """Every figure of one pair of tensors of one shape; a pair of two shapes is infinitely far apart."""
+def measure(reference: Tensor, other: Tensor, *, rows: bool = False) -> Measure:
+    """Every figure of one pair of tensors of one shape; a pair of two shapes is infinitely far apart. `rows`: the
+    median over rows as well, which one huge row does not decide."""
     if reference.shape != other.shape:
         return _apart(reference, other)
     sums = _Sums()
@@ -64,12 +66,14 @@ def measure(reference: Tensor, other: Tensor) -> Measure:
         math.sqrt(sums.difference),
         math.sqrt(sums.left),
         sums.count,
+        row_median(reference, other) if rows else None,
     )
 
 
 def worst(one: Measure, other: Measure) -> Measure:
     """The worse of two batches, figure by figure. Counts of elements add up."""
     flips = [rate for rate in (one.flip_rate, other.flip_rate) if rate is not None]
+    medians = [each for each in (one.row_median, other.row_median) if each is not None]
     return Measure(
         max(one.relative_l2, other.relative_l2),
         max(one.max_abs, other.max_abs),
@@ -81,6 +85,7 @@ def worst(one: Measure, other: Measure) -> Measure:
         max(one.difference_l2, other.difference_l2),
         max(one.reference_l2, other.reference_l2),
         one.count + other.count,
+        max(medians) if medians else None,
     )
 
 
@@ -91,6 +96,23 @@ def flip_rate(reference: Tensor, other: Tensor) -> float | None:
     if is_discrete(reference) or reference.is_complex():
         return None
     return float((reference.argmax(-1) != other.argmax(-1)).double().mean())
+
+
+def row_median(reference: Tensor, other: Tensor) -> float | None:
+    """Median over rows (tokens: all dimensions but the last) of ‖other − reference‖ / ‖reference‖, of rows that are
+    finite in the reference and not zero; None where there are fewer than two, or the values are discrete."""
+    if reference.ndim < 2 or reference.shape[-1] < 2 or is_discrete(reference) or reference.is_complex():
+        return None
+    wide = reference.shape[-1]
+    left, right = _flat(reference).reshape(-1, wide), _flat(other).reshape(-1, wide)
+    step, found = max(1, _PIECE // wide), []
+    for start in range(0, left.shape[0], step):
+        a, b = left[start : start + step].double(), right[start : start + step].double()
+        size = torch.linalg.vector_norm(a, dim=1)
+        error = (torch.linalg.vector_norm(b - a, dim=1) / size).nan_to_num(math.inf, math.inf)
+        found.append(error[torch.isfinite(size) & (size > 0)])
+    errors = torch.cat(found) if found else left.new_empty(0)
+    return float(errors.median()) if errors.numel() > 1 else None
 
 
 def gradient_figure(found: Measure, largest: float) -> tuple[float, bool]:

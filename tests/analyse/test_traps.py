@@ -16,7 +16,7 @@ from precision_audit.analyse.flags import FP16_SUMS, FP32_PRODUCTS, flags
 from precision_audit.analyse.traps import traps
 from precision_audit.capture import capture, private_copy
 from precision_audit.formats import dtype_of
-from precision_audit.records import Trap
+from precision_audit.records import Trap, shortened
 from tests import models, trap_models
 
 WAYS = {
@@ -69,7 +69,7 @@ def _agree(name: str, model: nn.Module, args: Any, kwargs: Any) -> None:
             continue
         assert bool(found) == bool(truth), (way, low, truth, found)
         if found:
-            assert truth[:200] == found[0].text and found[0].way == way
+            assert shortened(truth, 200) == found[0].text and found[0].way == way
 
 
 @pytest.mark.parametrize("name", list(trap_models.MODELS))

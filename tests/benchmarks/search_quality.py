@@ -3,8 +3,9 @@
 For each model and budget the search's plan stands beside the best of 200 random plans and beside greedy removal: start
 from the fastest plan, raise the op with the largest share, until the measured error keeps to the budget. All choose
 from the same (units that go together, recipes of the device, what is held high), all are priced by the same model, and
-only plans that *measure* within the budget count. Random plans: each draws how much of the model runs low, and then
-each unit's format; every one of the 200 is run. Run as a script it prints the table and writes it as JSON:
+only plans that *measure* within the budget count; times that print alike are the same. Random plans: each draws how
+much of the model runs low, and then each unit's format; every one of the 200 is run. Run as a script it prints the
+table and writes it as JSON:
 
     python -m tests.benchmarks.search_quality [--plans 200] [-o search_quality.json]
 """
@@ -24,6 +25,7 @@ from precision_audit import pipeline
 from precision_audit.plan.choosing import HIGH, LOW
 from precision_audit.searching import Found, running, search, solving
 from precision_audit.searching.frontier import Planner, Solved
+from precision_audit.searching.hull import shown
 from tests.models import load_example
 from tests.searching.small import TOY, Mlp, rows, seeded, transformer
 
@@ -207,7 +209,7 @@ def main() -> None:
                 f"{row.model:12} budget {row.budget:.0e}  searched {row.searched * 1e6:9.1f} µs "
                 f"(error {row.measured:.1e}, {row.runs} runs)  random {row.random * 1e6:9.1f} ({row.random_within})  "
                 f"greedy {row.greedy * 1e6:9.1f}  all high {row.high * 1e6:9.1f}  "
-                f"{'ok' if row.searched <= row.best_other * (1 + 1e-9) else 'WORSE'}",
+                f"{'ok' if shown(row.searched) <= shown(row.best_other) else 'WORSE'}",
                 flush=True,
             )
     if given.output:

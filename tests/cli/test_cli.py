@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from precision_audit import cli
+from precision_audit import cli, planning
 from precision_audit import report as reports
 from precision_audit.cli import config, options, terminal
 from precision_audit.records import (
@@ -32,6 +32,7 @@ from precision_audit.records import (
     Suppression,
     Verification,
 )
+from precision_audit.report import as_json
 
 MODEL = """
 import torch
@@ -82,7 +83,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What the pipeline would return; `calls` are the models it was called with."""
     state = SimpleNamespace(report=report(), calls=[], plans={"apply": None, "check": None})
 
-    def pipeline(loaded, policy, settings, apply_plan, argv):
+    def pipeline(loaded, policy, settings, plans, argv):
         state.calls.append(loaded)
         print("forward says hello", file=sys.stderr)
         return state.report, None
@@ -332,10 +333,50 @@ def test_a_cheaper_plan_is_a_note(
 
     quick.plans["check"] = quick.report.plan
     monkeypatch.setattr(plan_file, "check", lambda *_: [])
+    monkeypatch.setattr(planning, "planned", lambda *_, **__: SimpleNamespace(plan=quick.report.plan))
     monkeypatch.setattr(plan_file, "cheaper", lambda *_: "a cheaper plan exists")
     assert cli.main([net, "--check-plan", "plan.yaml"]) == 0
     said = capsys.readouterr().err
     assert "plan.yaml: the plan holds\n" in said and "plan.yaml: a cheaper plan exists" in said
+
+
+def test_the_figures_are_those_of_the_checked_plan(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Made for many rows, where bf16 pays; made anew for 16 rows nothing would run low."""
+    options = [
+        net,
+        "--policy",
+        "search-bf16",
+        "--device",
+        "cpu-amx",
+        "-q",
+        "--input",
+        "input=Bx16:fp32:-1..1",
+        "--input",
+    ]
+    assert cli.main([*options, "B=65536", "--write-plan", "plan.yaml"]) == 0
+    assert cli.main([*options, "B=16", "-o", "new.json"]) == 0
+    capsys.readouterr()
+    assert cli.main([*options, "B=16", "--check-plan", "plan.yaml", "-o", "checked.json"]) == 0
+    shown = capsys.readouterr()
+    new, checked = (as_json.read(Path(name).read_text()) for name in ("new.json", "checked.json"))
+    assert "plan.yaml: the plan holds" in shown.err
+    assert "note: costs, findings and figures are those of plan.yaml" in shown.out
+    assert {dict(each.plan.formats)["0/linear#0"] for each in (new, checked)} == {"fp32", "bf16"}
+    assert new.verification.outputs[0].relative_l2 == 0 < checked.verification.outputs[0].relative_l2
+    assert checked.cost.cast_seconds > new.cost.cast_seconds == 0
+    assert "--apply-plan plan.yaml" in checked.next_steps[0] and "--apply-plan" not in new.next_steps[0]
+
+
+def test_the_figures_are_called_another_plans_where_the_checked_one_fails(
+    net: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path("plan.yaml")
+    assert cli.main([net, "--policy", "bf16-inference", "--write-plan", "plan.yaml", "-q"]) == 0
+    path.write_text(path.read_text().replace("linear#0", "linear#7"))
+    capsys.readouterr()
+    assert cli.main([net, "--policy", "bf16-inference", "--check-plan", "plan.yaml", "-q"]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "figures are those of a plan made anew, not of plan.yaml" in shown and "NOT READY" in shown
 
 
 def test_pyproject_is_obeyed(net: str, quick: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
@@ -471,11 +512,31 @@ def test_bad_values_are_one_line(
         ("formats", "bf16"),
         ("ops", "linear"),
         ("rules", "rule"),
+        ("recipes", "NVFP4BlockScaling"),
     ],
 )
 def test_lists(capsys: pytest.CaptureFixture[str], what: str, row: str) -> None:
     assert cli.main(["list", what]) == 0
     assert row in capsys.readouterr().out
+
+
+def test_the_list_of_recipes_says_where_each_is_and_what_uses_it() -> None:
+    from precision_audit import hardware, policy
+    from precision_audit.cli import recipes
+    from precision_audit.hardware.recipes import lacking
+    from precision_audit.recipes import RECIPES
+
+    text = recipes.table()
+    assert all(name in text for _, name in RECIPES)
+    for (backend, name), row in RECIPES.items():
+        named = set(recipes._devices(row).split(", "))
+        has = {one.name for one in hardware.DEVICES.values() if not lacking(row, one)}
+        assert named == ({"any"} if len(has) == len(hardware.DEVICES) else has), (backend, name)
+    used = {name for names in recipes._policies().values() for name in names}
+    assert used == {name for name in policy.shipped() if re.match("(fp8|mxfp8|nvfp4)-", name)}
+    assert recipes._sizes(RECIPES["torchao", "rowwise"]) == "16, 16, 1 (16, 16, 16)"
+    assert recipes._quantised(RECIPES["torchao", "rowwise_with_gw_hp"]).endswith("not the gradient of W")
+    assert recipes._quantised(RECIPES["torchao_quantize", "int8wo"]) == "weights: int8"
 
 
 def test_the_list_of_rules_says_family_and_severity(capsys: pytest.CaptureFixture[str]) -> None:

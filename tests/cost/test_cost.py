@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from precision_audit import hardware
 from precision_audit.cost import cost
 from precision_audit.cost.roofline import cast_seconds, op_seconds
 from precision_audit.cost.swapped import seconds as swapped_seconds
@@ -69,6 +70,42 @@ def test_a_swapped_linear_costs_what_its_recipe_does():
     op, inputs = graph.ops[2], [graph.ops[0].outputs[0], graph.ops[1].outputs[0]]
     expected = swapped_seconds(op, inputs, recipe("torchao", "tensorwise"), "bf16", ROUND, "training")
     assert found.ops[0].seconds == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("device", "environment", "products"),
+    [
+        ("h100", (), "fp32"),
+        ("h100", (("torch.backends.cuda.matmul.allow_tf32", "true"),), "tf32"),
+        ("v100", (), ""),
+        ("t4", (("torch.backends.fp32_precision", "tf32"),), ""),
+    ],
+)
+def test_it_is_known_whether_fp32_is_priced_in_tf32(device, environment, products):
+    graph = two_layers()
+    found = cost(graph, plan(graph), replace(POLICY, environment=environment), hardware.device(device), NO_FACTS)
+    assert found.fp32_products == products
+
+
+def test_the_plan_is_compared_with_both():
+    graph = two_layers()
+    found = cost(graph, plan(graph, [("/linear#0", "bf16")]), POLICY, ROUND, NO_FACTS)
+    assert found.speed_up_over_high == pytest.approx(found.seconds_high / found.seconds)
+    assert found.speed_up_over_low == pytest.approx(1.0) and found.speed_up_over_high > 1
+
+
+def test_a_norm_and_a_linear_in_one_module_cost_less_than_apart():
+    sketch = Sketch("training")
+    x, w = sketch.input("x", B, K), sketch.parameter("w", K, K)
+    y = sketch.op("linear", sketch.op("rms_norm", x), w)
+    graph = sketch.graph(y)
+    apart = Swap("/linear#0", "fc", "transformer_engine", "Float8CurrentScaling", K, K, B)
+    spent = [
+        cost(graph, plan(graph, [("/rms_norm#0", "bf16")], swaps=(swap,)), TRAINING, ROUND, NO_FACTS).seconds
+        for swap in (apart, replace(apart, covers=("/rms_norm#0",)))
+    ]
+    # the output of the norm is not read once more for its largest magnitude, by two kernels of 1 µs
+    assert spent[0] - spent[1] == pytest.approx(2e-6 + 2 * B * K / 0.66e9)
 
 
 def test_training_pays_for_the_update_of_what_is_trained():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from precision_audit.cost.roofline import op_seconds
-from precision_audit.cost.swapped import seconds, weight_bytes
+from precision_audit.cost.swapped import saved_by_norm, seconds, weight_bytes
 from precision_audit.hardware import device
 from precision_audit.recipes import recipe
 from precision_audit.records import Hardware, Op, Operand, Tensor
@@ -119,3 +119,23 @@ def test_speed_ups_on_h100_are_near_what_torchao_measured(m, k, n, published):
     low = op_seconds(op, inputs, "bf16", h100, "training")
     speed_up = low / seconds(op, inputs, recipe("torchao", "tensorwise"), "bf16", h100, "training")
     assert speed_up == pytest.approx(published, rel=0.15)
+
+
+def test_a_norm_in_the_same_module_saves_a_round_trip_of_its_output():
+    """Delayed: what is left of the pass is the write of fp8, by the norm, which writes no bf16 (in its own price)."""
+    row = recipe("transformer_engine", "DelayedScaling")
+    op, inputs = linear(M, K, N)
+    fused = seconds(op, inputs, row, "bf16", ROUND, "inference") - saved_by_norm(op, inputs, row, "bf16", ROUND)
+    assert fused == pytest.approx(gemms(FORWARD) + passes(3 * W) + X / 0.66e9 - 2 * X / 1e9)
+
+
+def test_a_norm_in_the_same_module_finds_the_scale():
+    row = recipe("transformer_engine", "Float8CurrentScaling")
+    op, inputs = linear(M, K, N)
+    fused = seconds(op, inputs, row, "bf16", ROUND, "inference") - saved_by_norm(op, inputs, row, "bf16", ROUND)
+    assert fused == pytest.approx(gemms(FORWARD) + passes(2 * W, 0, 3 * W) + passes(3 * X))
+
+
+@pytest.mark.parametrize("name", ["MXFP8BlockScaling", "NVFP4BlockScaling", "Float8BlockScaling"])
+def test_a_norm_saves_nothing_where_blocks_are_quantised_apart(name):
+    assert saved_by_norm(*linear(M, K, N), recipe("transformer_engine", name), "bf16", ROUND) == 0.0

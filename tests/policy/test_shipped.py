@@ -21,6 +21,7 @@ import precision_audit as pa
 from precision_audit import ops, policy
 from precision_audit.decide import decide
 from precision_audit.policy.match import Matcher
+from precision_audit.quantise import quantised
 from precision_audit.records import Graph, Hardware, Op, Operand, Policy, Tensor
 from tests.backends.graphs import entering, graph, state
 from tests.torch_schemas import ALL_OVERLOADS, SOME_VERSIONS
@@ -35,6 +36,9 @@ EXPECTED = {  # name: mode, high, low, autocast, device
     "fp8-training-hopper": ("training", "fp32", "bf16", "", "h100"),
     "fp8-training-hopper-fast": ("training", "fp32", "bf16", "", "h100"),
     "fp8-inference-hopper": ("inference", "fp32", "bf16", "", "h100"),
+    "fp8-inference-hopper-fast": ("inference", "fp32", "bf16", "", "h100"),
+    "mxfp8-inference-blackwell": ("inference", "fp32", "bf16", "", "b200"),
+    "nvfp4-inference-blackwell": ("inference", "fp32", "bf16", "", "b200"),
     "fp8-training-hopper-te": ("training", "fp32", "bf16", "", "h100"),
     "mxfp8-training-blackwell": ("training", "fp32", "bf16", "", "b200"),
     "nvfp4-training-blackwell": ("training", "fp32", "bf16", "", "b200"),
@@ -67,13 +71,41 @@ def test_shipped_policy_loads_and_fits_the_schema(name: str) -> None:
     jsonschema.validate(yaml.safe_load(text), policy.schema())
 
 
-def test_fast_is_the_same_policy_but_for_what_is_worth_it() -> None:
-    plain, fast = policy.load("fp8-training-hopper"), policy.load("fp8-training-hopper-fast")
+@pytest.mark.parametrize("name", ["fp8-training-hopper", "fp8-inference-hopper"])
+def test_fast_is_the_same_policy_but_for_what_is_worth_it(name: str) -> None:
+    plain, fast = policy.load(name), policy.load(f"{name}-fast")
     assert (plain.swap, fast.swap) == ("eligible", "worth-it")
     assert [(r.name, r.classification, r.module, r.where, r.backend, r.recipe) for r in plain.rules] == [
         (r.name, r.classification, r.module, r.where, r.backend, r.recipe) for r in fast.rules
     ]
     assert plain.tolerances == fast.tolerances
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"), [("mxfp8-inference-blackwell", "mxfp8_e4m3"), ("nvfp4-inference-blackwell", "nvfp4")]
+)
+def test_what_blackwell_multiplies_is_emulated_here(name: str, recipe: str) -> None:
+    """The converted model on a CPU is a product of what the quantisers see, head and router left alone."""
+    torch.manual_seed(0)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.router, self.lm_head = nn.Linear(64, 32), nn.Linear(64, 32), nn.Linear(64, 32)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return self.fc(x), self.router(x), self.lm_head(x)
+
+    model, x = Net(), torch.randn(8, 64)
+    made = pa.convert(model, (x,), policy=name)
+    assert [swap.module for swap in made.plan.swaps] == ["fc"]
+    assert made.report.verdict == "READY" and made.report.meta.device == "b200"
+    low, weight = x.bfloat16(), model.fc.weight.detach().bfloat16()
+    seen = quantised(low, recipe).double() @ quantised(weight, recipe, "weight").double().T
+    expected = seen + model.fc.bias.detach().double()
+    found, router, _ = made.module(x)
+    assert (found.double() - expected).norm() < 1e-2 * expected.norm()  # bf16 rounds the sum and the bias
+    assert (router - model.router(x)).norm() < 1e-2 * router.norm()
 
 
 def test_the_schema_is_one_and_refuses_what_load_refuses() -> None:

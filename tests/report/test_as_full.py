@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 import precision_audit as pa
 from precision_audit.records import Comparison, Decision, Evidence, Fold, Plan, Predicted, Report, Source
-from precision_audit.report import as_full
+from precision_audit.report import as_full, phrases
 from precision_audit.report.findings import by_place
 from tests.report import sample
 
@@ -34,6 +35,19 @@ def test_verbose_lists_every_op() -> None:
         assert any(line.startswith(f"{decision.op} ") for line in lines)
     assert any("reference: bitwise equal to itself" in line for line in lines)
     assert any(re.fullmatch(r"output, SQNR +50\.7 dB +- +-", line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("whole", "median", "told"),
+    [(1e-3, 1.9e-3, False), (1e-3, 2.1e-3, True), (1e-3, 4e-4, True), (math.inf, 4e-4, True), (0.0, 0.0, False)],
+)
+def test_a_median_over_rows_that_disagrees_stands_beside_the_whole(whole: float, median: float, told: bool) -> None:
+    output = replace(sample.verification().outputs[0], relative_l2=whole, row_median=median, plain_row_median=3e-3)
+    row = re.compile(rf"output, median row +{re.escape(phrases.figure(median))} +3\.0e-3 +-")
+    assert any(row.fullmatch(line) for line in _lines(_verified(outputs=(output,)))) is told
+    assert any(row.fullmatch(line) for line in _lines(_verified(outputs=(output,)), verbose=True))
+    bare = replace(output, row_median=None)
+    assert not any("median row" in line for line in _lines(_verified(outputs=(bare,)), verbose=True))
 
 
 def test_a_failure_names_figure_limit_and_first_op() -> None:
@@ -90,7 +104,7 @@ def test_folds_and_copies_are_counted() -> None:
     folds = (Fold("fc1.weight", "bf16"), Fold("fc2.weight", "bf16", ("fc2/linear#0",), True, 2560))
     expected = (
         "casts: 2 of activations, 2 of parameters, 2 parameters stored in bf16 once, 1 of them beside the original "
-        "(2.56 kB more); torch.autocast makes 10"
+        "(2.50 KiB more); torch.autocast makes 10"
     )
     assert expected in _lines(_planned(folds=folds))
 

@@ -58,7 +58,7 @@ def test_counts_and_remarks_say_why() -> None:
         "blocks.*.up x2: if B % 16 == 0 in backward",
         "small: not worth it: predicted 9 µs with rowwise",
         "odd: N=8190 is not a multiple of 16",
-        "odd: padding N 8190 to 8192 makes it eligible: weight 268.44 MB, predicted 120 µs against 150 µs unpadded in "
+        "odd: padding N 8190 to 8192 makes it eligible: weight 256.00 MiB, predicted 120 µs against 150 µs unpadded in "
         "the low format, worth it",
         "head: kept: mine.yaml:7 head: safe-in-bf16",
     ]

@@ -74,7 +74,9 @@ def test_amount(value: int, text: str) -> None:
     assert phrases.amount(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(12, "12 bytes"), (1500, "1.50 kB"), (2_000_000, "2.00 MB")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(12, "12 bytes"), (1536, "1.50 KiB"), (2 << 20, "2.00 MiB"), (80 << 30, "80.00 GiB")]
+)
 def test_size(value: int, text: str) -> None:
     assert phrases.size(value) == text
 

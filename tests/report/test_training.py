@@ -62,7 +62,7 @@ def test_remarks() -> None:
     assert "2^2 suffices (fc.weight); 2^10 recommended (10.0 % of the gradients vanish without, 0 % with it)" in scale
     assert "2^16 the largest safe (fc/linear#0, margin 2)" in scale
     assert "needed" not in updates.replace("not needed", "") and "25.0 % of the updates (0 of 1 parameters" in updates
-    assert "3.20 kB, 33% of weights, gradients and state; in bf16 it would save 17% of them" in memory  # 4 of 12 bytes
+    assert "3.12 KiB, 33% of weights, gradients and state; in bf16 it would save 17% of them" in memory  # 4 of 12 bytes
 
 
 def test_bf16_says_why_no_scale_is_needed() -> None:

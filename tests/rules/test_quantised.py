@@ -14,6 +14,10 @@ from precision_audit.quantise import SCHEMES, product
 from precision_audit.records import Range
 from precision_audit.rules.pa410_sensitive_layer import USUAL
 from precision_audit.rules.pa413_unscaled_cast import coarse
+from precision_audit.recipes import RECIPES
+from precision_audit.records import Op, Quantised
+from precision_audit.rules import pa410_sensitive_layer
+from precision_audit.rules.swapping import Swapping
 from tests.rules import quantised_models as models
 
 FAMILY = tuple(f"PA41{i}" for i in range(7))
@@ -114,3 +118,15 @@ def test_what_is_usual_of_a_format(scheme: str) -> None:
     expected, made = x @ w.mT, product(x, w, None, scheme)
     usual = USUAL[SCHEMES[scheme].element]
     assert 0.8 * usual < float((made - expected).norm() / expected.norm()) < 1.1 * usual
+
+
+@pytest.mark.parametrize(
+    ("whole", "rows", "told"),
+    [(0.04, 0.04, ""), (0.04, 0.079, ""), (0.04, 0.2, "more than 20 %"), (0.4, 0.04, "more than 4 %")],
+)
+def test_a_figure_that_few_rows_decide_is_called_so(whole: float, rows: float, told: str) -> None:
+    recipe = RECIPES["torchao", "tensorwise"]
+    op = Op("fc/linear#0", "aten.linear.default", "linear", "matmul", "fc", "Linear", (), ())
+    made = Swapping(op, recipe, {recipe.scheme: Quantised(op.key, recipe.scheme, whole, rows=rows)})
+    said = pa410_sensitive_layer._by_rows(made)
+    assert told in said and bool(told) == bool(said)

@@ -237,6 +237,26 @@ def test_where_nothing_is_worth_it_the_remedy_is_no_padding() -> None:
     assert {finding.rule for finding in decided.findings} == {"PA403", "PA505"}
     (finding,) = [finding for finding in decided.findings if finding.rule == "PA505"]
     assert "swap: eligible to have it all the same" in finding.remedy and "pad" not in finding.remedy
+    assert finding.severity == "note" and finding.message.startswith("none of 14 linears is worth it on h100")
+    # 32 x 32: what torchao's filter skips pays at no M
+    assert finding.message.endswith("no larger batch pays") and dict(finding.evidence.numbers)["rows"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "k", "n"), [("fp8-training-hopper-fast", 4096, 8192), ("fp8-inference-hopper-fast", 2048, 2048)]
+)
+def test_where_nothing_is_worth_it_the_rows_at_which_it_would_be_are_told(name: str, k: int, n: int) -> None:
+    """At that many rows it is swapped; at half of them not yet."""
+    model = nn.Sequential(nn.Linear(k, n, device="meta"), nn.ReLU(), nn.Linear(n, 64, device="meta"))
+
+    def decided(rows: int) -> Decided:
+        return _run(model, (torch.empty(rows, k, device="meta"),), name)
+
+    (finding,) = [each for each in decided(16).findings if each.rule == "PA505"]
+    rows = int(dict(finding.evidence.numbers)["rows"])
+    assert finding.severity == "note" and "(M=16)" in finding.message
+    assert rows > 16 and f"at M={rows} linear 0 would be 1." in finding.message
+    assert decided(rows).swaps and not decided(rows // 2).swaps
 
 
 def test_swaps_are_told_to_be_compiled_once() -> None:
@@ -246,6 +266,20 @@ def test_swaps_are_told_to_be_compiled_once() -> None:
     # 14 inputs of 16 x 32 in bf16, four times over 3.35 TB/s, and two launches of 2 µs each
     expected = 14 * (2 * 2e-6 + 4 * 16 * 32 * 2 / 3350e9)
     assert dict(finding.evidence.numbers)["seconds"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("recipe", ["float8wo", "int8wo"])
+def test_weights_alone_are_widened_by_a_kernel_of_their_own_where_nothing_is_compiled(recipe: str) -> None:
+    text = "name: mine\nextends: bf16-inference\ndevice: h100\nrules:\n  - {name: it, op: linear, class: fp8-eligible, "
+    decided = _run(
+        nn.Sequential(nn.Linear(48, 32)),
+        (torch.randn(4, 48),),
+        f"{text}backend: torchao_quantize, recipe: {recipe}}}\n",
+    )
+    (finding,) = [each for each in decided.findings if each.rule == "PA417"]
+    assert "each widens its weight in a kernel of its own" in finding.message
+    # read narrow (as the fused kernel reads it), written and read again in bf16: 2 x 2 bytes an element, one launch
+    assert dict(finding.evidence.numbers)["seconds"] == pytest.approx(2e-6 + 2 * 2 * 48 * 32 / 3350e9)
 
 
 def test_the_projections_of_multihead_attention_are_functional() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from precision_audit import policy as policies
 from precision_audit.capture import capture
-from precision_audit.searching.alternatives import alternatives, scheme_of, together
+from precision_audit.searching.alternatives import alternatives, scheme_of, together, unbuilt
 from tests.searching.small import BLACKWELL, TOY, Block, rows
 
 
@@ -122,3 +122,13 @@ def test_a_policy_says_by_what_linears_may_be_swapped(rule, recipes):
     found = alternatives(graph_of(Reads(64), *rows(32, 64)), policy, TOY)
     assert {swap.recipe for swaps in found.values() for swap in swaps} >= recipes
     assert bool(found) == bool(recipes)
+
+
+@pytest.mark.parametrize("hardware", [TOY, BLACKWELL])
+def test_what_is_left_out_is_what_alternatives_leaves_out(hardware):
+    graph = graph_of(Reads(64), *rows(32, 64))
+    whole, built = (alternatives(graph, FREE, hardware, built_only) for built_only in (False, True))
+    names = [
+        {f"{swap.backend} {swap.recipe}" for swaps in found.values() for swap in swaps} for found in (whole, built)
+    ]
+    assert set(unbuilt(graph, FREE, hardware)) == names[0] - names[1]

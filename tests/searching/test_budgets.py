@@ -78,6 +78,33 @@ def test_the_error_that_uses_all_of_it(name, bound, error):
     assert Limit(name, bound).error == pytest.approx(error)
 
 
+@pytest.mark.parametrize(
+    ("limit", "stated"),
+    [
+        (Limit("relative_l2", 0.01), "relative_l2 <= 0.01"),
+        (Limit("sqnr", 30.0), "sqnr >= 30 dB"),
+        (Limit("metric", 0.01, relative=True), "metric moves by at most 1 % of the model's own"),
+        (Limit("metric_drop", 0.005), "metric falls by at most 0.005"),
+        (Limit("metric_rise", 0.125, relative=True), "metric rises by at most 12.5 % of the model's own"),
+        (Limit("sqnr", 2.0, number), "sqnr <= 2"),  # a function of the user's that is called so
+    ],
+)
+def test_what_is_asked_is_stated(limit, stated):
+    assert limit.stated == stated
+
+
+@pytest.mark.parametrize("name", ["sqnr", "metric_drop", "metric_rise"])
+def test_a_function_is_judged_by_its_number_whatever_it_is_called(name):
+    assert Limit(name, 2.0, number).usage(1.0) == 0.5 and Limit(name, 2.0, number).error == 0.0
+
+
+@pytest.mark.parametrize(("name", "example"), [("metric", "metric=1%"), ("sqnr", "sqnr=30"), ("argmax_flip", "=0.001")])
+def test_the_example_is_one_of_the_measure_itself(name, example):
+    with pytest.raises(InputError) as error:
+        limits({name: "much"}, number)
+    assert str(error.value).endswith(f"is no number; expected such as {example}") or example in str(error.value)
+
+
 def test_budgets_as_typed():
     assert parse(("relative_l2=1e-2,sqnr = 30", "m:f<=2"), lambda _: number) == {
         "relative_l2": "1e-2", "sqnr": "30", number: "2",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 import precision_audit as pa
 from precision_audit.plan.choosing import HIGH, LOW
+from precision_audit.report import phrases
+from precision_audit.searching.hull import shown
 from tests.searching.small import Mlp, rows, use
 
 
@@ -47,6 +50,29 @@ def test_the_cheapest_within_a_target_is_close_to_the_best_of_all(planner, every
     found = planner.cheapest(target)
     assert found.error <= target
     assert best * (1 - 1e-9) <= found.seconds <= best * 1.02
+
+
+@pytest.mark.parametrize("target", [1.0, 3e-2, 1e-2, 3e-3, 1e-3])
+def test_no_corner_as_fast_in_print_is_more_exact(planner, target):
+    found = planner.cheapest(target)
+    alike = [each for each in planner.hull() if shown(each.seconds) <= shown(found.seconds)]
+    assert all(each.error >= found.error or each.error > target for each in alike)
+
+
+def test_of_two_plans_whose_times_print_alike_the_more_exact_is_taken(planner, monkeypatch):
+    """A cost of casts that is nothing in print: the fastest plan is no longer worth its error."""
+    fastest, good = planner.fastest(), planner.safest()
+    near = replace(good, seconds=fastest.seconds * 1.0001, error=fastest.error / 10)
+    monkeypatch.setattr(planner, "safest", lambda: near)
+    assert shown(near.seconds) == shown(fastest.seconds) and planner.cheapest(1.0) is near
+    far = replace(near, seconds=fastest.seconds * 1.02)
+    monkeypatch.setattr(planner, "safest", lambda: far)
+    assert planner.cheapest(1.0) is not far
+
+
+@pytest.mark.parametrize(("one", "other", "alike"), [(5.083e-5, 5.078e-5, True), (5.083e-5, 5.07e-5, False)])
+def test_shown_is_what_a_report_prints(one, other, alike):
+    assert (shown(one) == shown(other)) == (phrases.duration(one) == phrases.duration(other)) == alike
 
 
 def test_no_plan_lies_below_the_hull(planner, everything):

@@ -8,9 +8,45 @@ import pytest
 import torch
 
 from precision_audit.verify import measures
-from precision_audit.verify.measures import gradient_figure, largest_rms, measure, worst
+from precision_audit.verify.measures import gradient_figure, largest_rms, measure, row_median, worst
 
 INF, NAN = math.inf, math.nan
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_median_over_rows_is_not_the_one_huge_rows(dtype):
+    """Nine rows off by a tenth beside one that is a thousand times as large and exact."""
+    reference = torch.ones(10, 4, dtype=dtype)
+    reference[3] *= 1024
+    other = reference * 1.125
+    other[3] = reference[3]
+    found = measure(reference, other, rows=True)
+    whole = math.sqrt(9 * 4 * 0.125**2 / (9 * 4 + 4 * 1024**2))
+    assert found.relative_l2 == pytest.approx(whole, rel=1e-6) and found.row_median == pytest.approx(0.125)
+    assert measure(reference, other).row_median is None
+
+
+@pytest.mark.parametrize(
+    ("reference", "other", "median"),
+    [
+        ([[1.0, 0], [0, 0], [2, 0]], [[1.5, 0], [9, 9], [2, 0.5]], 0.25),  # zero rows say nothing; the lower middle
+        ([[1.0, 0], [math.inf, 0], [2, 0]], [[1.5, 0], [0, 0], [4, 0]], 0.5),  # nor do those that are infinite already
+        ([[1.0, 0], [2, 0], [4, 0]], [[math.nan, 0], [math.inf, 0], [4, 0]], math.inf),
+        ([[1.0, 2]], [[1, 2]], None),
+        ([[1.0], [2]], [[1], [3]], None),
+        ([1.0, 2], [1, 3], None),
+    ],
+)
+def test_rows_that_tell(reference, other, median):
+    assert row_median(torch.tensor(reference), torch.tensor(other)) == (pytest.approx(median) if median else None)
+
+
+def test_the_median_is_the_same_in_pieces(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    reference, other = (torch.randn(3, 7, 5, generator=generator) for _ in range(2))
+    errors = ((other - reference).double().norm(dim=-1) / reference.double().norm(dim=-1)).flatten().sort().values
+    monkeypatch.setattr(measures, "_PIECE", 12)
+    assert row_median(reference, other) == pytest.approx(float(errors[10]))
 
 
 def test_figures_of_a_known_pair() -> None:

@@ -20,7 +20,7 @@ from precision_audit.analyse.training import optimizers
 from precision_audit.analyse.training.optimizers import Factory
 from precision_audit.capture import Captured, capture, private_copy
 from precision_audit.capture.handwritten import names
-from precision_audit.records import InputError, Mode
+from precision_audit.records import InputError, Mode, error_line
 from precision_audit.verify.losses import Loss
 from precision_audit.verify.runs import Batch
 
@@ -113,5 +113,5 @@ def _fails(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> s
         with torch.no_grad(), torch.random.fork_rng():
             trial(*pytree.tree_map_only(torch.Tensor, torch.clone, args), **kwargs)
     except Exception as error:
-        return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:120]}"
+        return error_line(error, 120)
     return ""

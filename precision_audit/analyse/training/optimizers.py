@@ -22,7 +22,7 @@ from precision_audit.analyse.histogram import points
 from precision_audit.analyse.streaming import Streamed
 from precision_audit.capture.sources import user_frame, users_frame
 from precision_audit.master_weights import MasterWeights
-from precision_audit.records import InputError, Optimizer, OptimizerState, Source
+from precision_audit.records import InputError, Optimizer, OptimizerState, Source, error_line
 
 Factory = Callable[..., torch.optim.Optimizer]
 
@@ -41,10 +41,8 @@ def made(factory: Factory, module: nn.Module) -> tuple[torch.optim.Optimizer, So
     except Exception as error:
         at = user_frame(error)
         place = f" at {at.file}:{at.line}" if at else ""
-        first = (str(error).strip().splitlines() or [""])[0][:200]
-        raise InputError(
-            f"the optimizer cannot be made{place} ({type(error).__name__}: {first}); expected {_FIT}"
-        ) from error
+        first = error_line(error)
+        raise InputError(f"the optimizer cannot be made{place} ({first}); expected {_FIT}") from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(f"optimizer returned a {type(optimizer).__name__}; expected a torch.optim.Optimizer: {_FIT}")
     if isinstance(optimizer, MasterWeights):  # which checks what it is given, and holds copies

@@ -28,7 +28,7 @@ from precision_audit.analyse.training import optimizers
 from precision_audit.analyse.training.low_optimizer import LowOptimizer
 from precision_audit.analyse.training.updates import FORMATS_OF_WEIGHTS, Updates
 from precision_audit.capture import Captured
-from precision_audit.records import InputError, Optimizer, Range, Source, Update
+from precision_audit.records import InputError, Optimizer, Range, Source, Update, error_line
 from precision_audit.rewrite import unchanged
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.losses import Loss, loss_of
@@ -227,10 +227,10 @@ def _as_given(step: int) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0][:300]
+        first = error_line(error, 300)
         raise InputError(
             f"training step {step} fails in the captured format already, before anything is lowered "
-            f"({type(error).__name__}: {first}); mend the model or its loss: forward, loss and backward must run"
+            f"({first}); mend the model or its loss: forward, loss and backward must run"
         ) from error
 
 
@@ -238,9 +238,9 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
     try:
         optimizer.step()
     except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0][:200]
+        first = error_line(error)
         raise InputError(
-            f"optimizer {type(optimizer).__name__} does not step ({type(error).__name__}: {first}); expected one that "
+            f"optimizer {type(optimizer).__name__} does not step ({first}); expected one that "
             "steps on dense fp32 parameters of the CPU without a closure, such as SGD or AdamW"
         ) from error
 
