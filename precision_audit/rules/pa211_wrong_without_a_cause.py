@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from precision_audit.records import Beside, Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.reach import Reach
-from precision_audit.rules.upstream import Upstream
 
 LAST = 1
 
@@ -93,8 +92,6 @@ def _finding(context: Context, culprit: Op, value: str, beside: Beside) -> Findi
     else:
         what = f"the relative error is {beside.drift:.2g}"
     number = context.graph.outputs.index(value)
-    upstream = Upstream(context)
-    makers = upstream.region(upstream.floats(culprit), through=True).nearest() if culprit.key in context.kept else ()
     return found(
         __name__,
         "warning",
@@ -106,7 +103,7 @@ def _finding(context: Context, culprit: Op, value: str, beside: Beside) -> Findi
             (("error", beside.drift), ("changed", beside.changed), ("lost", float(beside.lost))),
         ),
         remedy=f"keep it and what makes its operands in {context.policy.high}",
-        pins=(culprit.key, *makers),  # by itself it was kept high in vain
+        pins=(culprit.key,),
     )
 
 

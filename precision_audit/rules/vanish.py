@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from precision_audit import ops
 from precision_audit.formats import is_float
-from precision_audit.records import Op, Severity
+from precision_audit.records import Op
 from precision_audit.rules import Context
 from precision_audit.rules.reach import Reach, base, numbers
 
@@ -241,15 +241,6 @@ class Vanish:
 
     def shielded(self, op: Op) -> bool:
         return all(value in self.reach.shielded for value in op.values)
-
-
-def severity_of(shielded: bool, lost: int, reachable: bool | None) -> Severity:
-    """error where the low model loses elements, warning where the guarded number can be zero or was never seen."""
-    if shielded:
-        return "note"
-    if lost:
-        return "error"
-    return "note" if reachable is False else "warning"
 
 
 def _keeps_zero(op: Op, value: str) -> bool:

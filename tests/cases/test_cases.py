@@ -85,7 +85,7 @@ def test_what_is_safe_is_not_condemned(name: str, policy: str) -> None:
         assert one.error <= judge.limit(name, policy) and one.flips == 0
 
 
-# Under the policies `…-everywhere` no class keeps anything high: what is found, kept and mended is so by evidence alone.
+# Under the policies `…-everywhere` no class keeps anything high: what is found and kept high is so by evidence alone.
 
 
 @pytest.mark.parametrize("name", [name for name in EVERYWHERE if expected.short(name) not in expected.BACKWARD])
