@@ -57,7 +57,7 @@ class SinusoidTimes(Two):
         return (torch.randn(8, 32), torch.rand(8) * 1000)
 
 
-@model("fp16 bf16", kept="sigmoid topk sort argsort a.linear linear select mul score squeeze")
+@model("fp16 bf16", kept="sigmoid topk sort argsort select mul score squeeze")
 class NmsScores(nn.Module):
     def __init__(self):
         super().__init__()

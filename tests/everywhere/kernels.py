@@ -133,7 +133,7 @@ class Kalman(Two):
         return (torch.randn(8, 32), a @ a.T + torch.eye(8))
 
 
-@model("fp16 bf16", kept="stft abs pow log log10 clamp add matmul mul sqrt linear view_as_real real imag square sum")
+@model("fp16 bf16", kept="stft abs pow log log10 clamp add matmul mul sqrt view_as_real real imag square sum")
 class LogMel(Two):
     def __init__(self):
         super().__init__()

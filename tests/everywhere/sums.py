@@ -96,7 +96,7 @@ class SumOfMoments(nn.Module):
         return (torch.randn(2, 1, 2048) * 8,)
 
 
-@model("fp16 bf16", kept="exp mul add pow sub sum div clamp b.linear b")
+@model("fp16 bf16", kept="exp mul add pow sub sum div clamp b")
 class Vae(Two):
     def forward(self, x, e):
         mu, lv = self.a(x), self.b(x) * 12.0
