@@ -27,6 +27,8 @@ _CHUNK = 1 << 18  # elements at a time: keys of that many stay in a second-level
 _ONES = 7  # mantissa bits in a key
 _COLUMNS = 2 + _ONES  # all, exact powers of two, then at least j ones at the head of the mantissa
 _Table = NDArray[np.int64]
+_HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_HEAD = 64  # elements that are looked at first: of most tensors no half holds even these
 
 
 @dataclass(slots=True)
@@ -42,6 +44,7 @@ class Counts:
     highest: float = -math.inf
     smallest: float = math.inf
     whole: bool = True
+    held: frozenset[str] = frozenset(_HALVES)
     first: int = 0
     table: _Table = field(default_factory=lambda: np.zeros((0, _COLUMNS), np.int64))
     splits: dict[float, int] = field(default_factory=dict)
@@ -62,6 +65,7 @@ class Counts:
         self.highest = max(self.highest, other.highest)
         self.smallest = min(self.smallest, other.smallest)
         self.whole = self.whole and other.whole
+        self.held &= other.held
         for point, number in other.splits.items():
             self.splits[point] = self.splits.get(point, 0) + number
         self._put(other.first, other.table)
@@ -94,6 +98,7 @@ def counted(tensor: Tensor, points: Sequence[float] = (), known: float = math.in
         else:
             _count_keys(flat, found, points, known)
         found.whole = not fraction and _whole(flat, found)
+        found.held = frozenset(name for name, half in _HALVES.items() if _holds(half, flat))
         if times > 1:
             _multiply(found, times)
     return found
@@ -291,3 +296,9 @@ def _whole(flat: Tensor, found: Counts) -> bool:
         return False
     finite = (chunk[torch.isfinite(chunk)] if found.nan or found.infinite else chunk for chunk in _chunks(flat))
     return all(bool((chunk == chunk.trunc()).all()) for chunk in finite)
+
+
+def _holds(half: torch.dtype, flat: Tensor) -> bool:
+    """Whether every element is one of the format `half`; NaN is one of every format."""
+    chunks = (flat[:_HEAD], *_chunks(flat)) if flat.numel() > _HEAD else (flat,)
+    return all(bool(((chunk.to(half).to(chunk.dtype) == chunk) | chunk.isnan()).all()) for chunk in chunks)

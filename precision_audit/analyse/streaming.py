@@ -53,6 +53,7 @@ class Streamed:
             infinite=counts.infinite,
             histogram=tuple((exponent, row[0]) for exponent, row in rows),
             whole=counts.whole and some,
+            held=tuple(sorted(counts.held)) if some else (),
             batch=self.batch,
             lost_in=self.lost_in,
             negative_infinite=counts.negative_infinite,

@@ -25,6 +25,7 @@ class Range:
     infinite: int = 0  # of either sign
     histogram: tuple[tuple[int, int], ...] = ()  # (e, n), ascending: n elements with 2**e <= magnitude < 2**(e+1)
     whole: bool = False  # every finite element is an integer
+    held: tuple[str, ...] = ()  # those of bf16 and fp16 that hold every element as it is
     batch: int = 0  # where amax was seen; 0 is the example
     lost_in: int = -1  # first batch with a NaN or an infinity, -1 for none
     negative_infinite: int = 0  # of `infinite`, those below zero: true -inf masks are no loss

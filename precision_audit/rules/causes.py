@@ -16,7 +16,9 @@ import torch
 from precision_audit.formats import dtype_of
 from precision_audit.records import Op
 from precision_audit.rules import Context
+from precision_audit.rules.near_one import next_to_one
 from precision_audit.rules.upstream import MOVES, STATE, Region, Upstream
+from precision_audit.rules.vanish import Vanish
 
 Cause = tuple[str, Op, list[str], Mapping[str, str]]
 
@@ -73,7 +75,8 @@ class Causes:
         region = self.upstream.region(critical, through=True)
         whole = self._whole(region)
         if whole is not None:
-            return "PA201", whole, self._between(whole, region, at), {}
+            rest = region.nearest() if at.op in DIFFERENCES else []  # which leaves the rounding of either operand
+            return "PA201", whole, [*self._between(whole, region, at), *rest], {}
         if self.written(region):
             return None
         return self._saturated(at, region) or self._stored(at, region) or self._by_arithmetic(at, region, lost)
@@ -268,17 +271,14 @@ class Causes:
         return 8 * max(inside.amax, 1.0) * (1 - outside.highest) < 1
 
     def written(self, region: Region) -> bool:
-        """Whether a number is written into the region that vanishes in the low format or there becomes one: an eps."""
-        least = self.context.low.min_subnormal or 0.0
-        for op in self._ops(region):
-            for _, number in op.attributes:
-                if isinstance(number, float) and (0 < abs(number) <= least / 2 or _below_one(number, self.low(number))):
-                    return True
-        return False
+        """Whether a number is written into the region that vanishes in the low format or there becomes one, and that
+        guards a singular op: an eps. A decay of 0.9995 guards nothing."""
+        return not self._guards.isdisjoint(region.cheap)
 
-
-def _below_one(number: float, held: float) -> bool:
-    return 0.5 < abs(number) < 1 and abs(held) == 1
+    @cached_property
+    def _guards(self) -> frozenset[str]:
+        vanish = Vanish(self.context)
+        return frozenset(site.op.key for sites in (vanish.sites(), next_to_one(vanish)) for site in sites)
 
 
 def _line(op: Op | None) -> str:

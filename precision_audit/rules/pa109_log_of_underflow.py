@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from precision_audit.records import Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.reach import base
-from precision_audit.rules.vanish import LOGS, Site, Vanish, severity_of
+from precision_audit.rules.vanish import LOGS, Site, Vanish
+from precision_audit.rules.vanished import severity_of
 
 _REMEDY = "log_softmax or logsigmoid of the logits, an eps of at least 1e-6, or the chain to log in high precision"
 

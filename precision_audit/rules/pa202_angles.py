@@ -50,7 +50,8 @@ def _tables(context: Context, known: set[str]) -> Iterator[Finding]:
         region = upstream.region([value])
         seen = context.beside.get(value)
         fixed = context.maker[value].fixed or (seen is not None and seen.format != context.policy.low)
-        if held is None or error < tolerance(context) or region.products or fixed:
+        exact = held is not None and context.policy.low in held.held and seen is not None and not seen.drift
+        if held is None or error < tolerance(context) or region.products or fixed or exact:
             continue
         unseen = not context.facts.beside and error >= 0.25
         maker = context.maker[value]

@@ -34,7 +34,7 @@ def check(context: Context) -> Iterator[Finding]:
             f"{what}: nearly equal numbers are subtracted → {told(leap, context)}",
             evidence(leap, context, f"the difference is made at `{where}`" if where else ""),
             remedy="subtract before squaring or summing, or keep the operands in fp32 from where they are made",
-            pins=() if of_one else leap.pins,
+            pins=leap.pins,
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from precision_audit import ops
 from precision_audit.formats import is_float
-from precision_audit.records import Op, Severity
+from precision_audit.records import Op
 from precision_audit.rules import Context
 from precision_audit.rules.reach import Reach, base, numbers
 
@@ -36,7 +36,7 @@ _MAKERS = frozenset({
     "log_softmax", "sigmoid", "special_expit", "tanh", "prod", "add", "neg", "var_mean", "std_mean", "cumprod",
     "clamp", "clamp_min", "clamp_max", "where", "maximum", "minimum", "max", "min", "amax", "rsqrt",
     "reciprocal", "masked_fill", "dot", "linalg_vecdot", "cosine_similarity", "erfc", "addcmul", "hypot",
-    "log1p", "softplus", "lerp", "dist", "cdist",
+    "log1p", "softplus", "lerp", "dist", "cdist", "log", "log2", "log10",
 })  # fmt: skip
 STEPS = 8
 
@@ -202,13 +202,27 @@ class Vanish:
         seen = self.context.ranges.get(value)
         return seen is not None and 0 < seen.amax <= (self.context.low.min_normal or 0.0)
 
+    def compared(self, op: Op) -> Iterator[Op]:
+        """What makes the numbers by which a guard chooses, `x.abs() < 1e-8`: a threshold vanishes as an eps does."""
+        waiting = [operand.value for operand in op.operands if operand.argument in ("condition", "mask")]
+        seen: set[str] = set()
+        while waiting:
+            value = waiting.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if is_float(self.context.tensors[value].format):
+                yield from self.upstream(value)
+            else:
+                waiting.extend(operand.value for operand in self.context.maker[value].operands)
+
     def pins_of(self, *sites: Site) -> tuple[str, ...]:
         """What makes the guarded number and its guard, up to the singular op, and what reads infinity after it."""
         pinned: set[str] = set()
         for site in sites:
             far = tuple(value for value in site.singular.values if self.reach.far(value))
             pinned.update(self.reach.pins(far))
-            around = (site.op, *site.written, *site.between, site.singular)
+            around = (site.op, *site.written, *site.between, site.singular, *self.compared(site.op))
             pinned.update(self.pins(self.upstream(site.guarded), around))
         return tuple(op.key for op in self.context.graph.ops if op.key in pinned)
 
@@ -227,15 +241,6 @@ class Vanish:
 
     def shielded(self, op: Op) -> bool:
         return all(value in self.reach.shielded for value in op.values)
-
-
-def severity_of(shielded: bool, lost: int, reachable: bool | None) -> Severity:
-    """error where the low model loses elements, warning where the guarded number can be zero or was never seen."""
-    if shielded:
-        return "note"
-    if lost:
-        return "error"
-    return "note" if reachable is False else "warning"
 
 
 def _keeps_zero(op: Op, value: str) -> bool:

@@ -27,6 +27,23 @@ def power_of(number: float) -> int:
     return e if Fraction(2) ** e <= exact else e - 1
 
 
+def _is_fp16(x: float) -> bool:
+    """By struct, which raises where the number is too large."""
+    try:
+        return math.isnan(x) or struct.unpack("<e", struct.pack("<e", x))[0] == x
+    except OverflowError:
+        return False
+
+
+def _is_bf16(x: float) -> bool:
+    """Whether it is an fp32 number whose lower half is zero."""
+    try:
+        packed = struct.pack("<f", x)
+    except OverflowError:
+        return False
+    return math.isnan(x) or (struct.unpack("<f", packed)[0] == x and packed[:2] == b"\0\0")
+
+
 def assert_equal(found: Counts, numbers: list[float]) -> None:
     finite = [x for x in numbers if math.isfinite(x)]
     present = [abs(x) for x in finite if x != 0]
@@ -40,6 +57,8 @@ def assert_equal(found: Counts, numbers: list[float]) -> None:
     assert found.smallest == min(present, default=math.inf)
     assert found.lowest == min(finite, default=math.inf) and found.highest == max(finite, default=-math.inf)
     assert found.whole == all(x == int(x) for x in finite)
+    fits = {"fp16": all(map(_is_fp16, numbers)), "bf16": all(map(_is_bf16, numbers))}
+    assert found.held == {name for name, held in fits.items() if held}
     rows = {found.first + i: row for i, row in enumerate(found.table.tolist()) if any(row)}
     assert {e: row[0] for e, row in rows.items()} == dict(powers)
     for e, row in rows.items():

@@ -100,6 +100,10 @@ CHEAPER_HIGH = {
 }
 
 
+# case → op that its `safe` has in fp32 although `must_keep_fp32` names only what makes its operands
+ALSO_KEPT = {"c41": "grid_sampler"}
+
+
 def names() -> tuple[str, ...]:
     """Module names of all cases and controls, by listing the folder."""
     found = (entry.name for entry in pkgutil.iter_modules([str(Path(__file__).parent)]))
@@ -128,6 +132,17 @@ def naive_policy(name: str) -> str:
     if short(name) == "c83":  # its own converter, which is cast to bf16 module by module
         return "bf16-inference"
     return POLICIES.get(load(name).EXPECT["naive"], "")
+
+
+def everywhere_policy(name: str) -> str:
+    """The policy without classes that does what the case's naive conversion does; "" where that is no cast."""
+    mode = "bf16" if short(name) == "c83" else load(name).EXPECT["naive"]
+    return f"{mode}-everywhere" if mode in ("fp16", "bf16") and short(name) in CULPRITS else ""
+
+
+def safe_everywhere(name: str) -> tuple[str, ...]:
+    """The policies without classes that must not condemn the case."""
+    return tuple(f"{mode}-everywhere" for mode in load(name).EXPECT["safe_modes"] if mode in ("fp16", "bf16"))
 
 
 def safe_policies(name: str) -> tuple[str, ...]:

@@ -49,7 +49,9 @@ def judged(name: str, policy: str, device: str = DEVICE) -> Judged:
     with torch.no_grad():
         wanted = list(tensors(model.eval()(*args)))
         try:
-            given = list(tensors(result.module.eval()(*args)))
+            module = result.module.eval()
+            read, named = module.as_read(args, {})  # where the policy lowers inputs, they are handed over so
+            given = list(tensors(module(*read, **named)))
         except RuntimeError as error:
             if "could not create a primitive" not in str(error):
                 raise
@@ -135,8 +137,9 @@ class Work:
         return self.flops == 0 and self.bytes == 0
 
 
-def work(name: str, report: Report) -> Work:
-    free = list(may_run_low(report.graph, expected.load(name).EXPECT["must_keep_fp32"]))
+def work(name: str, report: Report, *more: str) -> Work:
+    """`more`: aten names that are on the list too."""
+    free = list(may_run_low(report.graph, [*expected.load(name).EXPECT["must_keep_fp32"], *more]))
     low = [op for op in free if _runs_low(op, report.plan)]
     tensor_of = {value: tensor for op in report.graph.ops for value, tensor in zip(op.values, op.outputs, strict=True)}
 

@@ -17,6 +17,8 @@ CASES = tuple(name for name in NAMES if expected.short(name) in expected.CULPRIT
 LATER = tuple(name for name in NAMES if expected.short(name) in expected.LATER)
 LOW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 SAFE = [(name, policy) for name in NAMES for policy in expected.safe_policies(name)]
+EVERYWHERE = tuple(name for name in NAMES if expected.everywhere_policy(name))
+SAFE_EVERYWHERE = [(name, policy) for name in NAMES for policy in expected.safe_everywhere(name)]
 
 
 def test_the_tables_cover_the_folder() -> None:
@@ -81,6 +83,43 @@ def test_what_is_safe_is_not_condemned(name: str, policy: str) -> None:
     assert one.gradient <= dict(policy_named(policy).tolerances).get("gradient_relative_l2", 0.0)
     if name[0] == "k":
         assert one.error <= judge.limit(name, policy) and one.flips == 0
+
+
+# Under the policies `…-everywhere` no class keeps anything high: what is found and kept high is so by evidence alone.
+
+
+@pytest.mark.parametrize("name", [name for name in EVERYWHERE if expected.short(name) not in expected.BACKWARD])
+def test_by_evidence_alone_the_audit_names_the_culprit(name: str) -> None:
+    one = judge.judged(name, expected.everywhere_policy(name))
+    told = one.report.findings if expected.short(name) == "c83" else one.alarms
+    about = [finding for finding in told if judge.named(name, finding, one.report)]
+    assert any(judge.on_line(name, finding) for finding in about), [f"{each.rule} {each.op}" for each in told]
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_by_evidence_alone_the_converted_model_is_right(name: str) -> None:
+    policy = expected.everywhere_policy(name)
+    one = judge.judged(name, policy)
+    assert one.error <= judge.limit(name, policy) and one.flips <= 0.01
+    assert one.report.verification is not None and one.report.verification.passed
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_by_evidence_alone_half_of_what_is_harmless_runs_low(name: str) -> None:
+    also = expected.ALSO_KEPT.get(expected.short(name), "")
+    work = judge.work(name, judge.judged(name, expected.everywhere_policy(name)).report, also)
+    assert work.half_low, work
+
+
+@pytest.mark.parametrize(("name", "policy"), SAFE_EVERYWHERE)
+def test_by_evidence_alone_what_is_safe_is_not_condemned(name: str, policy: str) -> None:
+    one = judge.judged(name, policy)
+    assert [f"{finding.rule} {finding.op}: {finding.message}" for finding in one.alarms] == []
+    assert one.error <= judge.limit(name, policy) and one.flips == 0
+
+
+def test_by_evidence_alone_all_cases_that_a_cast_breaks_are_judged() -> None:
+    assert len(EVERYWHERE) == 35 and len(SAFE_EVERYWHERE) == 23 + 12
 
 
 def test_tied_weights_stay_one_parameter() -> None:

@@ -31,6 +31,8 @@ EXPECTED = {  # name: mode, high, low, autocast, device
     "bf16-inference": ("inference", "fp32", "bf16", "", ""),
     "bf16-inference-stream-high": ("inference", "fp32", "bf16", "", ""),
     "fp16-inference": ("inference", "fp32", "fp16", "", ""),
+    "bf16-everywhere": ("inference", "fp32", "bf16", "", ""),
+    "fp16-everywhere": ("inference", "fp32", "fp16", "", ""),
     "bf16-training": ("training", "fp32", "bf16", "", ""),
     "fp16-training": ("training", "fp32", "fp16", "", ""),
     "fp8-training-hopper": ("training", "fp32", "bf16", "", "h100"),
