@@ -143,7 +143,7 @@ UNSWAPPED = replace(_finding("warning"), rule="PA505", module="", remedy="a poli
         ({"policy": FP8}, ["PA505: a policy without fp8"]),
         ({"policy": FP8, "graph": UNKNOWN}, ["PA504 a: a rule decides it", "PA505: a policy without fp8"]),
         ({"verification": Verification(True, (), noise=1.0)}, ["make the model repeat itself and stay finite"]),
-        ({"verification": Verification(True, ())}, ["precision-audit 'my model.py' --policy fp16 --input SHAPE:FORMAT"]),
+        ({"verification": Verification(True, ())}, ["precision-audit 'my model.py' --policy fp16 --input SHAPE"]),
         ({"verification": Verification(True, (), noise=1.0, notes=("not run: a",))}, ["mend what the model itself"]),
         (
             {"verification": Verification(True, (), steps=Steps((Step(math.nan, 0, 0, 0, "", 0),)))},

@@ -11,12 +11,11 @@ import torch
 import precision_audit as pa
 from precision_audit.formats import FORMATS
 from precision_audit.quantise import SCHEMES, product
-from precision_audit.records import Range
+from precision_audit.recipes import RECIPES
+from precision_audit.records import Op, Quantised, Range
+from precision_audit.rules import pa410_sensitive_layer
 from precision_audit.rules.pa410_sensitive_layer import USUAL
 from precision_audit.rules.pa413_unscaled_cast import coarse
-from precision_audit.recipes import RECIPES
-from precision_audit.records import Op, Quantised
-from precision_audit.rules import pa410_sensitive_layer
 from precision_audit.rules.swapping import Swapping
 from tests.rules import quantised_models as models
 
