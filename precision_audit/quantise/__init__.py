@@ -19,6 +19,8 @@ the product that gives the gradient of the input. Gradients are e5m2 under fp8_t
 What is not plain:
     ragged sizes    padded with zeros to whole groups, and cut again. Libraries refuse them: see `recipes`.
     all zeros       give zeros; under nvfp4 NaN, as in torchao, whose scale of the tensor is then 0 / 0
+    amax < 7.9e-36  (nvfp4) the reciprocal of the tensor's scale is beyond fp32: zeros beside it give NaN, where
+                    torchao's fp4, which has none, makes some number of them
     NaN, infinity   NaN spoils its group (under nvfp4 the tensor); an infinity too, under a scale that is a quotient;
                     under mx schemes the group's amax saturates to the largest element times the largest scale, or inf
     amax < 1e-12    (fp8) is scaled as if it were 1e-12: torchao's guard against division by zero

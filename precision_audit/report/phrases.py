@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from precision_audit.formats import is_float
 from precision_audit.records import Graph, Lint, Meta, Op, Source
 
 NOTHING_RUN = "no input was run, so confidence is low: findings rest on weights, constants and shapes alone (PROVED)"
@@ -105,6 +104,8 @@ def own_format(graph: Graph) -> str:
 def baseline(graph: Graph, high: str) -> str:
     """What the plan stands beside: `all fp32`, or `the model as given (bf16)` where its parameters (without any, its
     inputs) are not all in the high format already."""
+    from precision_audit.formats import is_float  # needs torch, which `lint` does without
+
     for kind in ("parameter", "input"):
         formats = {tensor.format for op in graph.ops if op.kind == kind for tensor in op.outputs}
         if floats := sorted(name for name in formats if is_float(name)):

@@ -44,7 +44,6 @@ from precision_audit.records import (
     Tensor,
 )
 from precision_audit.rules.listing import code_of, codes, module, nearest_code, offers
-from precision_audit.rules.lossless import without_lossless
 from precision_audit.rules.rounds import added, rounds
 from precision_audit.suppressions import suppressed
 
@@ -190,6 +189,8 @@ def findings(context: Context) -> tuple[Finding, ...]:
     known: tuple[Finding, ...] = ()
     for kept, facts in rounds(context.facts):
         known = _findings(replace(context, kept=kept, facts=facts), known)
+    from precision_audit.rules.lossless import without_lossless  # needs torch, which `lint` does without
+
     known = tuple(without_lossless(known, context.graph, context.facts, context.policy.low))
     return tuple(sorted(known, key=lambda one: (one.rule, one.op, one.message)))
 

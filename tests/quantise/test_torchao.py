@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -143,8 +143,11 @@ NUMBERS = st.one_of(
     st.sampled_from([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0, 7.0, 448.0, 464.0, 57344.0]),  # ties and ends
 )
 
+TINY = 448 * 6 * 2.0**-128  # an amax below it: the reciprocal of the tensor's scale under nvfp4 is beyond fp32
+
 
 @settings(max_examples=150, deadline=None)
+@example(numbers=[2.0**-126], fill=0.0, scheme="nvfp4", operand="input", name="bf16", mode="rceil", seed=0)
 @given(
     numbers=st.lists(NUMBERS, min_size=1, max_size=24),
     fill=st.sampled_from([0.0, 1.0, 1e-20, 300.0, -7e4]),
@@ -169,4 +172,9 @@ def test_extremes_equal_torchao_bit_for_bit(
         lost = torch.isnan(quantise.quantised(x, scheme, operand)).all(1)
         assert torch.equal(lost, ~torch.isfinite(x).all(1))
         return
-    assert same_bits(quantise.quantised(x, scheme, operand, mode), theirs(x, scheme, operand, mode))
+    ours, made = quantise.quantised(x, scheme, operand, mode), theirs(x, scheme, operand, mode)
+    if scheme == "nvfp4" and 0 < float(x.abs().max()) < TINY:
+        # 0 times an infinite reciprocal; torchao's fp4 has no NaN, and makes a number of it that is not told
+        assert torch.equal(torch.isnan(ours), x == 0)
+        ours, made = ours[x != 0], made[x != 0]
+    assert same_bits(ours, made)
