@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAME = "local"
 VARIABLE = "PRECISION_AUDIT_LOCAL"
-_VERSION = 1  # of what is measured and how; a new one measures again
+_VERSION = 2  # of what is measured and how; a new one measures again
 _GPU_SCALE = 8  # sizes on a GPU, as multiples of those on a CPU
 _BEST = ("linear", "matmul")  # layouts whose best rate stands for the peak
 

@@ -1,17 +1,16 @@
 """What kernels reach on the machine at hand: a few hundred small runs, seconds in all.
 
 Takes a torch device name; gives `Rate`s, the launch and the bandwidth. Every point (a kind of kernel, a format, a size)
-is run twice to warm it, then in interleaved rounds, and the median counts, so that a busy moment of the machine spoils
-no format alone. Seconds are those of the wall or, where fewer, of the process's processors: what a run waits for its
-turn is not its own. Two significant digits are kept; more would be noise. Never looks at a model: a prediction of one
-that was fitted to it would predict nothing.
+is run twice to warm it, then in interleaved rounds, and the fastest counts: what disturbs a run makes it longer, never
+shorter. Seconds are those of the wall or, where fewer, of the process's processors: what a run waits for its turn is
+not its own. Two significant digits are kept; more would be noise. Never looks at a model: a prediction of one that was
+fitted to it would predict nothing.
 
 To measure another kind of kernel, add it to `_products` or `_movers` and give it its name in `cost.roofline`.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from precision_audit.records import Rate
 Run = Callable[[], Any]
 
 FORMATS = ("fp32", "bf16", "fp16")
-_ROUNDS = 3
+_ROUNDS = 5
 _AT_LEAST = 2e-4  # s that a timed stretch takes, so that the clock's own time does not count
 
 
@@ -51,8 +50,8 @@ def measure(device: str = "cpu", scale: int = 1, rounds: int = _ROUNDS) -> Speed
     with torch.no_grad(), torch.autocast(device, enabled=False):
         wait = torch.cuda.synchronize if device == "cuda" else _nothing
         one = torch.ones(1, device=device)
-        points = [point for point in _points(device, scale) if _runs(point.run)]
-        *seconds, launch = _medians([*points, Point("launch", "fp32", 1, 1, 1, lambda: one + one)], wait, rounds)
+        points = [point for point in _points(device, scale, wait) if _runs(point.run)]
+        *seconds, launch = _fastest([*points, Point("launch", "fp32", 1, 1, 1, lambda: one + one)], wait, rounds)
     rates = tuple(
         Rate(point.kind, point.format, point.size, rounded(point.work / taken), point.depth)
         for point, taken in zip(points, seconds, strict=True)
@@ -67,11 +66,12 @@ def rounded(value: float) -> float:
     return float(f"{value:.1e}")
 
 
-def _points(device: str, scale: int) -> Iterator[Point]:
+def _points(device: str, scale: int, wait: Callable[[], None]) -> Iterator[Point]:
     for format_ in FORMATS:
         generator = torch.Generator().manual_seed(0)
-        yield from _products(_Maker(device, format_, generator), scale)
-        yield from _movers(_Maker(device, format_, generator), scale)
+        make = _Maker(device, format_, generator)
+        yield from _products(make, scale, _WIDER if _quick(make, wait) else 1)
+        yield from _movers(make, scale)
 
 
 class _Maker:
@@ -95,20 +95,29 @@ _IMAGES = (
 )  # fmt: skip
 _SEQUENCES = (16, 128)
 _HEADS, _HEAD_SIZE = 4, 64
+# Matrix units starve on products as narrow as these. Where one takes less than this, all are measured so much wider.
+_SOON, _WIDER = 5e-3, 4
 
 
-def _products(make: _Maker, scale: int) -> Iterator[Point]:
-    columns = _COLUMNS * scale
+def _quick(make: _Maker, wait: Callable[[], None]) -> bool:
+    rows, depth = _ROWS["linear"][-1], _DEPTHS[-1]
+    run = _product("linear", make, rows, _COLUMNS, depth)
+    return _runs(run) and min(_stretch(run, 1, wait) for _ in range(3)) < _SOON
+
+
+def _products(make: _Maker, scale: int, wider: int) -> Iterator[Point]:
+    """Products of a few numbers of rows and depths, `wider` times as many columns and channels as the table says."""
+    columns = _COLUMNS * scale * wider
     for layout, all_rows in _ROWS.items():
         for rows in (each * scale if each > 1 else each for each in all_rows):
             for depth in (each * scale for each in _DEPTHS):
                 run = _product(layout, make, rows, columns, depth)
                 yield Point(layout, make.format, rows, depth, 2 * rows * columns * depth, run)
     for image in _IMAGES:
-        entering, leaving, kernel, side = image
+        entering, leaving, kernel, side = image[0], image[1] * wider, *image[2:]
         for layout in ("conv", "conv_last"):
             depth, rows = entering * kernel**2, side**2 * scale
-            run = _convolution(layout, make, scale, image)
+            run = _convolution(layout, make, scale, (entering, leaving, kernel, side))
             yield Point(layout, make.format, rows, depth, 2 * rows * depth * leaving, run)
     for length in (each * scale for each in _SEQUENCES):
         query = make(1, _HEADS, length, _HEAD_SIZE)
@@ -132,7 +141,7 @@ def _convolution(layout: str, make: _Maker, batch: int, image: tuple[int, int, i
     return _bound(F.conv2d, images, weight, None, 1, kernel // 2)
 
 
-_ELEMENTS = (2**14, 2**20)
+_ELEMENTS = (2**14, 2**20, 2**22)  # the last leaves the caches next to a core
 _ROW = 256
 
 
@@ -174,15 +183,21 @@ def _runs(run: Run) -> bool:
     return True
 
 
-def _medians(points: Sequence[Point], wait: Callable[[], None], rounds: int) -> list[float]:
+def _fastest(points: Sequence[Point], wait: Callable[[], None], rounds: int) -> list[float]:
     for point in points:
         _stretch(point.run, 1, wait)  # the first call of a kernel also sets it up
-    repeats = [max(1, int(_AT_LEAST / _stretch(point.run, 1, wait))) for point in points]
+    repeats = [max(1, int(_AT_LEAST / _warm(point.run, 1, wait))) for point in points]
     taken: list[list[float]] = [[] for _ in points]
     for _ in range(rounds):
         for times, point, repeat in zip(taken, points, repeats, strict=True):
-            times.append(_stretch(point.run, repeat, wait) / repeat)
-    return [statistics.median(each) for each in taken]
+            times.append(_warm(point.run, repeat, wait) / repeat)
+    return [min(each) for each in taken]
+
+
+def _warm(run: Run, repeats: int, wait: Callable[[], None]) -> float:
+    """After a run that does not count: it wakes the threads and finds its operands, as an op before does."""
+    run()
+    return _stretch(run, repeats, wait)
 
 
 def _stretch(run: Run, repeats: int, wait: Callable[[], None]) -> float:
