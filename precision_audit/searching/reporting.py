@@ -6,6 +6,7 @@ the report. What plain low precision gives beside it was seen by the evidence.
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 from collections.abc import Sequence
@@ -213,7 +214,10 @@ def _with_budget(policy: Policy, solution: Solution) -> Policy:
 
 def _next(found: Report, search: Search, said: dict[str, str]) -> tuple[str, ...]:
     if search.outcome != "met" or not said.get("command"):
-        return () if search.outcome == "met" else found.next_steps[1:]
+        steps = () if search.outcome == "met" else found.next_steps
+        return tuple(
+            step for step in steps if not step.startswith("precision-audit search") and not step.endswith(" -v")
+        )
     unbuilt = [swap for swap in found.plan.swaps if swap.backend not in BUILDABLE]
     typed = shlex.split(said["command"])
     written = _value(typed, "--write-plan")
@@ -229,5 +233,5 @@ def _next(found: Report, search: Search, said: dict[str, str]) -> tuple[str, ...
 
 def _value(words: Sequence[str], option: str) -> str:
     """What `option` was given last, as `--option value` or `--option=value`; empty where it was not."""
-    given = [after for word, after in zip(words, words[1:], strict=False) if word == option]
+    given = [after for word, after in itertools.pairwise(words) if word == option]
     return (given + [word.partition("=")[2] for word in words if word.startswith(f"{option}=")] or [""])[-1]
