@@ -95,7 +95,7 @@ def _entry_candidates(model: nn.Module, name: str) -> list[Candidate]:
         order = ["tokens", *order]
     if name in ("pixel_values", "image", "images", "img", "sample"):
         order = ["image", *order]
-    order += ["features", "tokens", "image", "signal", "volume"]
+    order += ["features", "image", "signal", "volume", "tokens"]  # last: fake kernels take ids that real ones refuse
     found = [candidate for kind in order for candidate in made[kind]]
     own = _own_format(model)
     return list(dict.fromkeys((shape, own if kind == torch.float32 else kind) for shape, kind in found))
@@ -168,6 +168,8 @@ def _linear_sizes(model: nn.Module) -> list[int]:
             sizes.append(module.normalized_shape[-1])
         elif isinstance(module, nn.BatchNorm1d):
             sizes.append(module.num_features)
+        elif isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
+            sizes.append(module.in_channels)  # of a generator, from the size of its noise
     own = [parameter.shape[-2] for parameter in model.parameters(recurse=False) if parameter.dim() == 2]
     return list(dict.fromkeys(sizes + own))[:8] or [16]
 

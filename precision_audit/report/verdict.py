@@ -57,10 +57,10 @@ def judge(
 ) -> tuple[Verdict, tuple[Reason, ...]]:
     """The verdict and its reasons. `made_up` is true (or not empty) where the inputs' values are the tool's own."""
     open_ones = [finding for finding in findings if finding.open]
-    broken = _failures(open_ones, verification)
+    broken = _failures(open_ones, verification, policy)
     missing = tuple(_missing(graph, plan, verification, policy, made_up))
     if broken:
-        return "NOT READY", (*map(Reason, broken), *(each for each in missing if each is _MADE_UP))
+        return "NOT READY", (*broken, *(each for each in missing if each is _MADE_UP))
     if missing:
         return "NOT ENOUGH EVIDENCE", missing
     changes = [f"{condition} must hold" for condition in _conditions(plan)]
@@ -132,6 +132,8 @@ def _mend(reason: Reason, findings: tuple[Finding, ...], command: str) -> str:
     if reason.rule:
         told = (each for each in findings if each.rule == reason.rule and each.open and each.remedy)
         return next((f"{' '.join(filter(None, (each.rule, each.module)))}: {each.remedy}" for each in told), "")
+    if "--apply-plan" in command and reason.step.startswith("precision-audit search"):
+        return ""  # a search makes a plan and takes none
     return reason.step.replace("{command}", command)
 
 
@@ -144,25 +146,28 @@ def asks_for_swaps(policy: Policy) -> bool:
     return any(rule.backend for rule in policy.rules)
 
 
-def _failures(open_ones: list[Finding], verification: Verification | None) -> list[str]:
+def _failures(open_ones: list[Finding], verification: Verification | None, policy: Policy) -> list[Reason]:
     found = sorted({finding.rule for finding in open_ones if finding.severity == "error"})
-    reasons = [f"unresolved {', '.join(found)}"] if found else []
+    reasons = [Reason(f"unresolved {', '.join(found)}")] if found else []
     if verification is None or verification.passed:
         return reasons
     above = [each.name for each in verification.outputs if not each.passed]
     gradients = [each.name for each in verification.gradients if not each.passed]
     if above:
-        reasons.append(f"{', '.join(above[:3])} above the limit")
+        limit = dict(policy.tolerances).get("relative_l2", 0.0)
+        step = f"precision-audit search {{command}} --budget relative_l2={limit:g}" if limit else ""
+        reasons.append(Reason(f"{', '.join(above[:3])} above the limit", step))
     if gradients:
         more = ", …" if len(gradients) > 2 else ""
-        reasons.append(f"{_count(len(gradients), 'gradient')} above the limit ({', '.join(gradients[:2])}{more})")
+        text = f"{_count(len(gradients), 'gradient')} above the limit ({', '.join(gradients[:2])}{more})"
+        reasons.append(Reason(text))
     if shapes_refused(verification.shapes):
-        reasons.append("shapes refused by the device's kernels")
+        reasons.append(Reason("shapes refused by the device's kernels"))
     learned = verification.steps is None or verification.steps.passed
     if not learned:
-        reasons.append("a training step is not finite")
+        reasons.append(Reason("a training step is not finite"))
     if not (above or gradients or shapes_refused(verification.shapes)) and learned:
-        reasons.append("verification failed")
+        reasons.append(Reason("verification failed"))
     return reasons
 
 

@@ -6,6 +6,7 @@ the report. What plain low precision gives beside it was seen by the evidence.
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 from collections.abc import Sequence
@@ -213,13 +214,24 @@ def _with_budget(policy: Policy, solution: Solution) -> Policy:
 
 def _next(found: Report, search: Search, said: dict[str, str]) -> tuple[str, ...]:
     if search.outcome != "met" or not said.get("command"):
-        return () if search.outcome == "met" else found.next_steps[1:]
-    model, policy = shlex.quote(found.meta.model), f"search-{found.plan.low}"
-    policy += "-training" if found.plan.mode == "training" else ""
+        steps = () if search.outcome == "met" else found.next_steps
+        return tuple(
+            step for step in steps if not step.startswith("precision-audit search") and not step.endswith(" -v")
+        )
     unbuilt = [swap for swap in found.plan.swaps if swap.backend not in BUILDABLE]
-    device = f" --device {found.meta.device}" if found.meta.device_from == "given" else ""
-    convert = f"precision-audit convert {model} --policy {policy}{device} --apply-plan plan.yaml -o out/"
+    typed = shlex.split(said["command"])
+    written = _value(typed, "--write-plan")
+    words = shlex.split(said.get("options", ""))
+    if not _value(typed, "--policy") and "--policy" in words:  # a plan that was written brings the policy of the search
+        at = words.index("--policy")
+        del words[at : at + 2]
+    again = [found.meta.model, *words, "--apply-plan", written or "plan.yaml", "-o", "out/"]
     there = f"there, on {found.meta.device}: " if unbuilt else ""
-    if "--write-plan" in said["command"]:
-        return (f"{there}{convert}",) if unbuilt else (convert,)
-    return ("the same with --write-plan plan.yaml, review it, then", f"{there}{convert}")
+    convert = f"{there}precision-audit convert {shlex.join(again)}"
+    return (convert,) if written else ("the same with --write-plan plan.yaml, review it, then", convert)
+
+
+def _value(words: Sequence[str], option: str) -> str:
+    """What `option` was given last, as `--option value` or `--option=value`; empty where it was not."""
+    given = [after for word, after in itertools.pairwise(words) if word == option]
+    return (given + [word.partition("=")[2] for word in words if word.startswith(f"{option}=")] or [""])[-1]

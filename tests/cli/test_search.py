@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
@@ -65,6 +66,27 @@ def test_a_search_prints_writes_and_can_be_applied(folder, capsys, monkeypatch):
     options = ["net.py", "--policy", policy, "--device", "h100"]
     assert main([*options, "--check-plan", "plan.yaml"]) == 0 and "the plan holds" in capsys.readouterr().err
     assert main(["convert", *options, "--apply-plan", "plan.yaml", "-o", "again", "-q"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--write-plan", "mine.yaml"], "net.py:build_model --apply-plan mine.yaml -o out/"),
+        (["--write-plan=mine.yaml"], "net.py:build_model --apply-plan mine.yaml -o out/"),
+        ([], "net.py:build_model --apply-plan plan.yaml -o out/"),
+        (
+            ["--input", "x=32x64:fp32", "--policy", "bf16-inference", "--write-plan", "mine.yaml"],
+            "net.py:build_model --policy bf16-inference --input x=32x64:fp32 --apply-plan mine.yaml -o out/",
+        ),
+    ],
+)
+def test_the_next_command_speaks_of_the_same_run_and_works(folder, capsys, monkeypatch, given, said):
+    assert main(["search", "net.py", "--budget", "relative_l2=2e-2", "-q", *given]) == 0
+    assert f"precision-audit convert {said}" in capsys.readouterr().out
+    if given:
+        monkeypatch.undo()  # a device that the tables know
+        monkeypatch.chdir(folder)
+        assert main(["convert", *shlex.split(said), "-q"]) == 0
 
 
 def test_places_have_keys_modules_and_lines(folder, capsys):

@@ -219,6 +219,15 @@ class Patches(nn.Module):
         return self.layer(x + self.positions)
 
 
+class Generator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.ConvTranspose2d(12, 4, 4), nn.BatchNorm2d(4), nn.Tanh())
+
+    def forward(self, z):
+        return self.net(z[:, :, None, None])
+
+
 class Nothing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -242,6 +251,7 @@ class Nothing(nn.Module):
         (Language(), ["input_ids=16x32:int64", "attention_mask=16x32:int64"]),
         (Diffusion(), ["sample=16x4x224x224:fp32", "timestep=16:int64"]),
         (Patches(), ["x=16x49x16:fp32"]),
+        (Generator(), ["z=16x12:fp32"]),
         (Nothing(), []),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",

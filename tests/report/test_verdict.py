@@ -130,6 +130,16 @@ def test_what_is_not_ready_is_looked_into_and_mended() -> None:
     assert "--input SHAPE" in _steps("NOT READY", reasons)[0]  # a failure on inputs of the tool's own
 
 
+def test_an_output_above_the_limit_is_mended_by_a_search_within_it() -> None:
+    policy = replace(POLICY, tolerances=(("relative_l2", 0.03),))
+    verdict, reasons = _judge(verification=Verification(False, (_compared("output", False),)), policy=policy)
+    first, second = _steps(verdict, reasons)
+    assert first == "precision-audit search 'my model.py' --policy fp16 --budget relative_l2=0.03"
+    assert second == "precision-audit 'my model.py' --policy fp16 -v"
+    judged = _steps(verdict, reasons, options="--policy fp16 --apply-plan plan.yaml")  # a search takes no plan
+    assert judged == ("precision-audit 'my model.py' --policy fp16 --apply-plan plan.yaml -v",)
+
+
 ODD = replace(_finding("warning"), rule="PA504", module="a", remedy="a rule decides it")
 UNSWAPPED = replace(_finding("warning"), rule="PA505", module="", remedy="a policy without fp8")
 
