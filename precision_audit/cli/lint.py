@@ -14,13 +14,15 @@ from typing import Any
 
 from precision_audit.cli import outputs, selection, terminal
 from precision_audit.cli.config import Settings
-from precision_audit.records import Lint
+from precision_audit.records import InputError, Lint
 
 
 def run(paths: list[str], settings: Settings) -> int:
     """Read, report, say how it went."""
     from precision_audit import linting
 
+    if not all(path.strip() for path in paths):  # "" would be the current folder
+        raise InputError("lint: SCRIPT is empty; give a training script (.py) or a folder of them")
     started = time.perf_counter()
     wanted = settings.output if settings.origins.get("output") == "command line" else ()
     places = outputs.check(wanted, "lint", {}, {f"script {path}": path for path in paths})

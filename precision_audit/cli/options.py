@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
@@ -88,6 +90,10 @@ OPTIONS = (
 LINT_KEYS = ("output-format", "output", "select", "ignore", "fail-on", "exit-zero", "min-basis", "verbose", "quiet",
              "debug", "config", "isolated")  # fmt: skip
 
+_DIGITS = 9  # of a number
+_NUMBER = re.compile(rf"0*[1-9][0-9]{{0,{_DIGITS - 1}}}")
+_PREFIX = re.compile(r"PA[0-9]*")
+
 BY_KEY = {option.key: option for option in OPTIONS}
 
 _EPILOG = (
@@ -120,19 +126,26 @@ def parse(command: str, argv: Sequence[str]) -> dict[str, Any]:
 
 
 def check(key: str, value: Any, where: str) -> None:
-    """Refuse what belongs to later work, and rule prefixes that can match nothing."""
+    """Refuse what belongs to later work, values that are empty (a shell's variable that is not set), and rule prefixes
+    that can match nothing."""
     option = BY_KEY.get(key)
     if option is None:
         return
+    for text in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(text, str) and (not text.strip() or "\0" in text):
+            what = "has a NUL character" if text.strip() else "is empty"
+            expected = " or ".join(option.choices) or option.metavar
+            raise InputError(f"{where} {text!r}: {what}; expected {expected}, or leave the option out")
     if "*" in option.later or value in option.later:
         what = where if "*" in option.later else f"{where} {value}"
         left = [choice for choice in option.choices if choice not in option.later and "*" not in option.later]
         raise InputError(f"{what}: not available in this version{'; use ' + ', '.join(left) if left else ''}")
-    if option.kind == "number" and not (str(value).isdigit() and int(value) > 0):
-        raise InputError(f"{where} {value}: expected a whole number above zero")
+    if option.kind == "number" and not _NUMBER.fullmatch(str(value)):
+        said = f"a whole number above zero, of at most {_DIGITS} digits"
+        raise InputError(f"{where} {textwrap.shorten(str(value), 40)}: expected {said}")
     if key in ("select", "ignore"):
         for prefix in (part for text in value for part in text.split(",")):
-            if prefix != "PA" and not (prefix.startswith("PA") and prefix[2:].isdigit()):
+            if not _PREFIX.fullmatch(prefix):
                 raise InputError(f"{where} {prefix}: no rule begins so; expected PA and digits, such as PA4 or PA402")
 
 

@@ -198,7 +198,8 @@ def _bound(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 def _arrays(path: Path) -> dict[str, torch.Tensor]:
     """Tensors of a `.npz` or `.safetensors` file."""
     if not path.is_file():
-        raise InputError(f"calibration data {path}: no such file; expected a .npz or .safetensors file")
+        what = "is a folder" if path.is_dir() else "no such file"
+        raise InputError(f"calibration data {path}: {what}; expected a .npz or .safetensors file")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file

@@ -110,7 +110,7 @@ def check_range(kind: torch.dtype, low: float, high: float, whole: str) -> None:
         lowest, highest = torch.finfo(kind).min, torch.finfo(kind).max
     else:
         lowest, highest = torch.iinfo(kind).min, torch.iinfo(kind).max + 1
-        if low != int(low) or high != int(high):
+        if not (low.is_integer() and high.is_integer()):  # nor is an infinity
             raise InputError(
                 f"--input {whole}: {format_name(kind)} needs whole numbers; expected a range such as 0..10"
             )

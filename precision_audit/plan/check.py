@@ -1,12 +1,14 @@
 """Does a committed plan still fit: its model, the facts, the policy, and itself?
 
 Takes a plan, the graph captured now and the policy; gives one sentence per problem, none when it fits. A plan is judged
-as it stands: that a cheaper one exists today is no problem (`cheaper` gives a note). Nothing is planned or run.
+as it stands: that a cheaper one exists today is no problem (`cheaper` gives a note). Nor is an op that it keeps high
+where a class lets it run low: evidence kept it there, which today's inputs need not show. Only a `pin:` must be met
+both ways. Nothing is planned or run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from precision_audit import backends, hardware, ops
@@ -16,7 +18,7 @@ from precision_audit.plan.digest import digest
 from precision_audit.plan.labelling import CAPTURED, FREE, HIGH, LOW, Labels, labels
 from precision_audit.plan.placing import unmet
 from precision_audit.plan.reading import Readings, readings
-from precision_audit.records import Cast, Fold, Graph, Hardware, Plan, Policy, Refusal, Swap
+from precision_audit.records import Cast, Decision, Fold, Graph, Hardware, Plan, Policy, Refusal, Swap
 
 _SHOWN = 8  # ops listed by key in one sentence; more are counted
 _WORTH_A_NOTE = 0.01  # a plan is called cheaper from one percent on
@@ -31,7 +33,7 @@ def check(plan: Plan, graph: Graph, policy: Policy, device: Hardware | None = No
     # a swap that is not worth it any more still fits: whether a cheaper plan exists is no problem
     decided = decide(graph, replace(policy, swap="eligible"), row, backends.listed())
     reads = readings(graph, row.kernels, plan.swaps)
-    asked = labels(reads, decided.decisions, policy, plan.swaps)
+    asked = labels(reads, [*_kept_high(plan, decided.decisions)], policy, plan.swaps)
     return [
         *_pins(plan, graph, policy, asked),
         *_kernels(plan, graph, row),
@@ -103,6 +105,17 @@ def _pins(plan: Plan, graph: Graph, policy: Policy, asked: Labels) -> Iterator[s
         if has != wanted:
             why = "cannot leave" if demand == CAPTURED else f"is pinned by policy {policy.name} to"
             yield f"{op.key} {why} {wanted}, the plan has {has}"
+
+
+def _kept_high(plan: Plan, decisions: Iterable[Decision]) -> Iterator[Decision]:
+    """The decisions, high where the plan keeps an op high that no pin wants low."""
+    planned = dict(plan.formats)
+    swapped = {key for swap in plan.swaps for key in swap.ops}
+    for each in decisions:
+        lowered = each.chosen == plan.low or each.swapped
+        kept = lowered and planned.get(each.op) == plan.high and each.op not in swapped
+        free = not each.classification.startswith("pin:") and each.classification != "fixed"
+        yield replace(each, chosen=plan.high) if kept and free else each
 
 
 def _kernels(plan: Plan, graph: Graph, row: Hardware) -> Iterator[str]:

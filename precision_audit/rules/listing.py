@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -39,7 +40,7 @@ def nearest_code(wrong: str) -> str:
     asked = wrong.upper()
 
     def near(code: str) -> tuple[bool, float, int]:
-        number = int(asked[2:]) if asked[2:].isdigit() else 0
+        number = int(asked[2:]) if re.fullmatch("[0-9]{1,9}", asked[2:]) else 0
         alike = difflib.SequenceMatcher(None, asked, code).ratio()
         return (asked[:3] != code[:3], -alike, abs(int(code[2:]) - number))
 

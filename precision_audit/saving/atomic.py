@@ -1,9 +1,9 @@
 """Write a file or a folder in one go, or not at all.
 
 Takes a path and a function that fills it; the result appears under its name only when it is complete, by a rename on
-the same file system. A folder carries `manifest.json` with the digest of every file in it; that is also how a folder
-of ours is recognised. Must never replace a folder that holds anything else: a folder is overwritten only when it is
-empty or when all in it is listed in a manifest of ours.
+the same file system. A link stays: what it leads to is written. A folder carries `manifest.json` with the digest of
+every file in it; that is also how a folder of ours is recognised. Must never replace a folder that holds anything
+else: a folder is overwritten only when it is empty or when all in it is listed in a manifest of ours.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def write_file(path: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write beside `path`, then rename; an existing file is replaced."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; a file was expected: give another name, or remove the folder")
+    path = _led_to(path)
     partial = _beside(path)
     try:
         partial.mkdir()
@@ -39,6 +40,7 @@ def write_file(path: Path, fill: Callable[[Path], None]) -> None:
 
 def write_folder(path: Path, fill: Callable[[Path], None], facts: Mapping[str, Any]) -> None:
     """Let `fill` write the files of a new folder, add a manifest of `facts` and digests, then put it at `path`."""
+    path = _led_to(path)
     _refuse_foreign(path)
     partial, old = _beside(path), _beside(path, "old")
     try:
@@ -106,6 +108,16 @@ def _refuse_foreign(path: Path) -> None:
         ours = set()
     if foreign := sorted(names - ours):
         raise InputError(f"{path} holds {foreign[0]}, which {TOOL} did not write: give an empty or a new folder")
+
+
+def _led_to(path: Path) -> Path:
+    """Where a link leads, which need not be there yet; other paths as they were given."""
+    if not path.is_symlink():
+        return path
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:  # a link that leads back to itself
+        raise InputError(f"cannot write {path}: the link leads nowhere; give another name") from error
 
 
 def _beside(path: Path, suffix: str = "partial") -> Path:

@@ -28,6 +28,11 @@ OF_METRIC = ("metric", "metric_drop", "metric_rise")
 _MOVES = {"metric": "moves", "metric_drop": "falls", "metric_rise": "rises"}
 _EXAMPLE = "such as relative_l2=1e-2"
 _EXAMPLES = {"sqnr": "30", "argmax_flip": "0.001", "metric": "1%", "metric_drop": "1%", "metric_rise": "1%"}
+# Of the others zero may be met: no choice changed, no metric fell.
+_NEVER_ZERO = {
+    "relative_l2": "nothing that is rounded meets it",
+    "sqnr": "an error as large as the output meets it",
+}
 _MOST_DB = 320.0  # fp64 has about that
 _OVERFLOWS = 6000.0  # dB; as an amplitude 1e300
 
@@ -60,7 +65,7 @@ class Limit:
             lacking = self.bound - measured
             return float(10.0 ** (lacking / 20.0)) if lacking < _OVERFLOWS else math.inf
         used, allowed = max(self.excess(measured, reference), 0.0), self.allowed(reference)
-        if not allowed:  # a percentage of a metric that is zero
+        if not allowed:  # of zero, or a percentage of a metric that is zero
             return math.inf if used else 0.0
         return used / allowed
 
@@ -127,7 +132,7 @@ def parse(texts: tuple[str, ...], resolve: Callable[[str], Callable[..., Any]]) 
 def _limit(key: Any, value: Any) -> Limit:
     if callable(key):
         name = getattr(key, "__name__", type(key).__name__)
-        return Limit(name, _number(name, value)[0], key)
+        return Limit(name, _number(name, value, own=True)[0], key)
     if not isinstance(key, str):
         raise InputError(f"budget {key!r}: expected a name or a function; names are {', '.join(NAMES)}")
     if key not in NAMES:
@@ -144,8 +149,9 @@ def _limit(key: Any, value: Any) -> Limit:
     return Limit(key, bound, relative=relative)
 
 
-def _number(name: str, value: Any) -> tuple[float, bool]:
-    """A positive finite number, and whether it was a percentage."""
+def _number(name: str, value: Any, own: bool = False) -> tuple[float, bool]:
+    """A finite number, not below zero, and whether it was a percentage. `own`: of the user's function, so called."""
+    never_zero = "" if own else _NEVER_ZERO.get(name, "")
     example = f"such as {name}={_EXAMPLES.get(name, '1e-2')}"
     text = value.strip() if isinstance(value, str) else value
     relative = isinstance(text, str) and text.endswith("%")
@@ -159,7 +165,8 @@ def _number(name: str, value: Any) -> tuple[float, bool]:
         raise InputError(f"budget {name}: is larger than any float; expected {example}") from error
     if not math.isfinite(bound):
         raise InputError(f"budget {name}={value}: expected a finite number; {example}")
-    if bound <= 0:
-        what = "nothing that is rounded meets it" if bound == 0 else "no error is below zero"
-        raise InputError(f"budget {name}={value}: {what}; expected a number above zero, {example}")
+    if bound < 0 or (bound == 0 and never_zero):
+        what = never_zero if bound == 0 else "no error is below zero"
+        expected = "a number above zero" if never_zero else "zero or more"
+        raise InputError(f"budget {name}={value}: {what}; expected {expected}, {example}")
     return bound, relative

@@ -44,7 +44,7 @@ def verify(
     *,
     loss: Callable[[Any], Tensor] | None = None,
     graph: Graph | None = None,
-    first_parting: Callable[[], str] | None = None,
+    first_parting: Callable[[int], str] | None = None,
     backward_parting: Callable[[float], str] | None = None,
     shapes_check: Callable[[], str] | None = None,
     names: Sequence[str] = (),
@@ -52,8 +52,9 @@ def verify(
     emulated: Sequence[str] = (),
     seed: int = 0,
 ) -> Verification:
-    """Runs all three on every batch and judges. `first_parting` is asked only when a figure fails, `backward_parting`
-    (with the loss scale) where that finds none; `shapes_check` gives "pass" or what failed; `names` are the outputs."""
+    """Runs all three on all batches and judges. `first_parting` is asked of the first batch that fails (or batch 0),
+    only when a figure fails, `backward_parting` (with the loss scale) where that finds none; `shapes_check` gives
+    "pass" or what failed; `names` are the outputs."""
     if not batches:
         raise InputError("verify: no batch to run; expected at least one, give example_inputs or --input")
     written: frozenset[str] = reference.written if isinstance(reference, Converted) else frozenset()
@@ -71,6 +72,7 @@ class _Session:
     def __init__(self, policy: Policy, graph: Graph | None, conditions: Conditions) -> None:
         self.policy, self.graph, self.conditions = policy, graph, conditions
         self.own: dict[Kind, dict[str, Measure]] = {"output": {}, "gradient": {}}
+        self.parted: int | None = None  # the first batch with an output above its limit
         self.plain: dict[Kind, dict[str, Measure]] = {"output": {}, "gradient": {}}
         self.floor: dict[tuple[Kind, str], float] = {}  # what the reference differs by from itself
         self.discrete: dict[str, str] = {}  # integer and bool outputs, with their format
@@ -110,6 +112,8 @@ class _Session:
         else:
             self._check_structure(good, found)
             self._measure(good, found, self.own)
+            if self.parted is None and any(seen.relative_l2 > self._allowed(*one) for one, seen in self._outputs()):
+                self.parted = index
         del found  # its gradients are as large as the model
         beside = self._attempt(f"plain {self.policy.low}", plain, index, batch, good) if plain else None
         if beside is not None:
@@ -117,7 +121,7 @@ class _Session:
 
     def result(
         self,
-        first_parting: Callable[[], str] | None,
+        first_parting: Callable[[int], str] | None,
         backward_parting: Callable[[float], str] | None,
         shapes_check: Callable[[], str] | None,
         captured_against_eager: str,
@@ -127,8 +131,8 @@ class _Session:
         self._note_zero_gradients()
         shapes = shapes_check() if shapes_check else ""
         agrees = self.whole and all(each.passed for each in (*outputs, *gradients))
-        parting = first_parting() if first_parting and not agrees else ""
-        if first_parting and not agrees and not parting:
+        parting = first_parting(self.parted or 0) if first_parting and not agrees else ""
+        if first_parting and not agrees and not parting and gradients:
             self.note(self._backward(backward_parting) if backward_parting else _FORWARD_AGREES)
         return Verification(
             passed=agrees and not shapes_refused(shapes),
@@ -251,9 +255,7 @@ class _Session:
         if kind == "output" and not found.compared:
             what = "no finite element in the reference" if found.count else "no element in any batch"
             self.note(f"{name} has {what}: nothing of it was compared")
-        allowed = self._limit(kind, name)
-        if allowed is not None:
-            allowed = max(allowed, self.floor.get((kind, name), 0.0))
+        allowed = None if self._limit(kind, name) is None else self._allowed(kind, name)
         beside = self.plain[kind].get(name)
         return Comparison(
             name=name,
@@ -272,6 +274,14 @@ class _Session:
             plain_row_median=beside.row_median if beside else None,
             figure="elements changed" if kind == "output" and name in self.discrete else "relative L2",
         )
+
+    def _outputs(self) -> list[tuple[tuple[Kind, str], Measure]]:
+        return [(("output", name), seen) for name, seen in self.own["output"].items()]
+
+    def _allowed(self, kind: Kind, name: str) -> float:
+        """The limit, or how far the reference is from itself where that is more; infinite without a limit."""
+        asked = self._limit(kind, name)
+        return math.inf if asked is None else max(asked, self.floor.get((kind, name), 0.0))
 
     def _limit(self, kind: Kind, name: str) -> float | None:
         if kind == "gradient":

@@ -86,11 +86,11 @@ def compare(
         policy,
         loss=loss,
         graph=captures[mode].graph,
-        first_parting=lambda: parting.find(
+        first_parting=lambda index: parting.find(
             captures[mode].graph,
             reference,
             converted,
-            batch=batches[0],
+            batch=batches[index],
             tolerance=limit(policy, "relative_l2", "") or 0,
         ),
         backward_parting=lambda scale: parting_backward.find(

@@ -174,6 +174,17 @@ def test_no_inputs_prints_the_command_that_fits(
         (["rule", "PA508"], ["no rule 'PA508'", "did you mean PA50", "list rules"]),
         (["rule", "unknwn op"], ["did you mean PA504, unknown op?"]),
         (["rule"], ["CODE"]),
+        (["rule", "PA²"], ["no rule 'PA²'"]),
+        (["net.py", "--select", "PA²"], ["--select PA²", "PA402"]),
+        (["net.py", "--steps", "²"], ["--steps ²", "a whole number above zero"]),
+        (["net.py", "--steps", "0"], ["--steps 0", "a whole number above zero"]),
+        (["net.py", "--steps", "9" * 5000], ["--steps", "a whole number above zero, of at most 9 digits"]),
+        (["net.py", "--checkpoint", ""], ["--checkpoint '': is empty", "W.safetensors"]),
+        (["net.py", "--check-plan", " "], ["--check-plan ' ': is empty", "FILE"]),
+        (["net.py", "--pictures="], ["--pictures '': is empty", "FOLDER"]),
+        (["net.py", "--input", ""], ["--input '': is empty", "SHAPE"]),
+        (["net.py", "-o", "a\0.json"], ["--output", "has a NUL character"]),
+        (["lint", ""], ["SCRIPT", "is empty"]),
         (["net.py", "--select", "402"], ["--select 402", "PA402"]),
         (["net.py", "-o", "out.html"], ["-o out.html", "not available in this version"]),
         (["net.py", "-o", "out.pdf"], ["-o out.pdf", ".json"]),
@@ -315,6 +326,25 @@ def test_the_steps_that_follow_speak_of_the_findings_that_are_left(
     assert capsys.readouterr().out == "precision-audit convert net.py --policy bf16-inference -o out/\n"
 
 
+_SQUARE = """
+import torch
+from torch import nn
+
+
+class Net(nn.Sequential):
+    def forward(self, x):
+        return self[2](self[1]((self[0](x) * 300).pow(2)))
+
+
+def build_model():
+    return Net(nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 3))
+
+
+def example_inputs():
+    return (torch.linspace(-2, 2, 128).reshape(8, 16),)
+"""
+
+
 def test_a_plan_that_no_longer_holds_fails(
     net: str, quick: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -365,6 +395,22 @@ def test_the_figures_are_those_of_the_checked_plan(net: str, capsys: pytest.Capt
     assert new.verification.outputs[0].relative_l2 == 0 < checked.verification.outputs[0].relative_l2
     assert checked.cost.cast_seconds > new.cost.cast_seconds == 0
     assert "--apply-plan plan.yaml" in checked.next_steps[0] and "--apply-plan" not in new.next_steps[0]
+
+
+@pytest.mark.parametrize(("policy", "kept"), [("fp16-inference", "2/linear#0"), ("fp16-everywhere", "/pow#0")])
+def test_a_plan_that_findings_shaped_holds_and_can_be_applied(
+    net: str, capsys: pytest.CaptureFixture[str], policy: str, kept: str
+) -> None:
+    """The square overflows, and what reads it is kept high with it, in classes that the policy lets run low."""
+    Path("square.py").write_text(_SQUARE)
+    assert cli.main(["square.py", "--policy", policy, "--write-plan", "plan.yaml", "-o", "made.json", "-q"]) == 0
+    made = as_json.read(Path("made.json").read_text())
+    assert any(each.rule == "PA101" and each.resolved for each in made.findings)
+    assert dict(made.plan.formats)[kept] == "fp32"
+    for option in ("--check-plan", "--apply-plan"):
+        assert cli.main(["square.py", option, "plan.yaml", "-o", "again.json", "-q"]) == 0, capsys.readouterr().err
+        again = as_json.read(Path("again.json").read_text())
+        assert (again.plan.formats, again.plan.casts, again.verdict) == (made.plan.formats, made.plan.casts, "READY")
 
 
 def test_the_figures_are_called_another_plans_where_the_checked_one_fails(
@@ -489,6 +535,8 @@ def test_convert_as_a_process(net: str, tmp_path: Path, out: str) -> None:
         (["--device", "h10"], ["h10", "h100"]),
         (["--apply-plan", "gone.yaml"], ["gone.yaml"]),
         (["--checkpoint", "gone.safetensors"], ["gone.safetensors"]),
+        (["--input", "3x5:int64:0..1e400"], ["3x5:int64:0..1e400", "needs whole numbers"]),
+        (["--calibration-data", "."], ["calibration data .: is a folder"]),
         (["--input", "3x5:fp32"], ["3x5:fp32", "mat1 and mat2 shapes cannot be multiplied"]),
     ],
 )

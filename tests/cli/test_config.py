@@ -72,6 +72,10 @@ def test_paths_start_at_the_file(tmp_path: Path) -> None:
         ('output-format = "html"\n', 5, ["not available in this version"]),
         ('baseline = "b.json"\n', 5, ["not available in this version"]),
         ('select = "402"\n', 5, ["expected PA and digits"]),
+        ('checkpoint = ""\n', 5, ["is empty", "W.safetensors"]),
+        ('output = ["a.json", ""]\n', 5, ["is empty"]),
+        ('check-plan = "a\\u0000b"\n', 5, ["has a NUL character"]),
+        ("steps = 0\n", 5, ["above zero"]),
         ("debug = true\n", 5, ["belongs on the command line only"]),
     ],
 )

@@ -159,7 +159,7 @@ def edited(key, name):
     ("plan_", "words"),
     [
         (edited("/log#0", "bf16"), "/log#0 is pinned by policy sketch to fp32, the plan has bf16"),
-        (edited("/matmul#0", "fp32"), "/matmul#0 is pinned by policy sketch to bf16, the plan has fp32"),
+        (edited("/matmul#0", "fp32"), "/matmul#0 needs w in fp32 and would read bf16: the plan lacks a cast"),
         (edited("x", "bf16"), "x cannot leave fp32, the plan has bf16"),
         (edited("/sin#0", "fp8_e4m3fn"), "needs x in fp8_e4m3fn"),
         (replace(made(model()), casts=()), "needs x in bf16 and would read fp32: the plan lacks a cast"),
@@ -178,6 +178,17 @@ def test_an_edited_plan_is_judged_as_it_stands(plan_, words):
         plan_ = replace(plan_, formats=tuple((k, "fp32" if k == "w" else f) for k, f in plan_.formats))
         problems = plan_file.check(plan_, model(), POLICY)
     assert any(words in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize("asks", ["safe-in-bf16", "pin:bf16"])
+def test_what_evidence_kept_high_fits_unless_a_pin_wants_it_low(asks):
+    """The plan of a policy that keeps products high, as a finding's remedy does, under one that lowers them."""
+    kept = parse(_RULES.replace("safe-in-bf16", "keep-fp32"), "sketch.yaml")
+    whole = made(model(), kept)
+    assert dict(whole.formats)["/matmul#0"] == "fp32"
+    problems = plan_file.check(whole, model(), parse(_RULES.replace("safe-in-bf16", asks), "sketch.yaml"))
+    pinned = ["/matmul#0 is pinned by policy sketch to bf16, the plan has fp32"]
+    assert problems[:1] == (pinned if asks == "pin:bf16" else [])
 
 
 def test_a_format_without_a_kernel_is_a_problem():

@@ -58,3 +58,19 @@ def test_a_file_and_a_folder_are_not_mixed_up(tmp_path: Path) -> None:
         atomic.write_file(tmp_path / "net.pt2", lambda file: None)
     with pytest.raises(InputError, match="cannot write"):
         atomic.write_folder(tmp_path / "out" / "below", _fill, {})
+
+
+def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "file").symlink_to("disk/file.txt")  # which is not there yet
+    (tmp_path / "folder").symlink_to("disk/folder")
+    (tmp_path / "loop").symlink_to("loop")
+    for _ in range(2):
+        atomic.write_file(tmp_path / "file", lambda file: (file.write_text("new"), None)[1])
+        atomic.write_folder(tmp_path / "folder", _fill, {})
+    assert (tmp_path / "file").is_symlink() and (tmp_path / "folder").is_symlink()
+    found = sorted(str(each.relative_to(tmp_path)) for each in (tmp_path / "disk").rglob("*"))
+    assert found == ["disk/file.txt", "disk/folder", "disk/folder/manifest.json", "disk/folder/one.txt"]
+    assert (tmp_path / "disk" / "file.txt").read_text() == "new"
+    with pytest.raises(InputError, match=r"cannot write .*loop"):
+        atomic.write_file(tmp_path / "loop", lambda file: None)

@@ -19,6 +19,8 @@ def number(_model):
     [
         ({"relative_l2": 0}, "nothing that is rounded meets it"),
         ({"relative_l2": 0.0}, "above zero"),
+        ({"sqnr": 0}, "an error as large as the output meets it"),
+        ({"argmax_flip": -0.1}, "expected zero or more"),
         ({"relative_l2": -1e-3}, "no error is below zero"),
         ({"relative_l2": math.nan}, "expected a finite number"),
         ({"sqnr": math.inf}, "expected a finite number"),
@@ -91,6 +93,12 @@ def test_the_error_that_uses_all_of_it(name, bound, error):
 )
 def test_what_is_asked_is_stated(limit, stated):
     assert limit.stated == stated
+
+
+@pytest.mark.parametrize("key", ["argmax_flip", "metric", "metric_drop", "metric_rise", number])
+def test_zero_may_be_asked_of_what_rounding_need_not_change(key):
+    (limit,) = limits({key: 0}, number)
+    assert (limit.usage(0.0), limit.usage(0.25)) == ((0.0, 0.0) if limit.name == "metric_drop" else (0.0, math.inf))
 
 
 @pytest.mark.parametrize("name", ["sqnr", "metric_drop", "metric_rise"])

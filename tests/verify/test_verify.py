@@ -273,7 +273,7 @@ def test_shapes_check(text: str, passed: bool) -> None:
 
 @pytest.mark.parametrize(("error", "expected"), [(0.0, ""), (0.5, "fc/linear#0")])
 def test_first_parting_is_asked_for_failures_only(error: float, expected: str) -> None:
-    found = _check(lambda x: x, lambda x: x * (1 + error), _policy(), first_parting=lambda: "fc/linear#0")
+    found = _check(lambda x: x, lambda x: x * (1 + error), _policy(), first_parting=lambda _: "fc/linear#0")
     assert found.first_parting == expected
 
 
@@ -314,3 +314,22 @@ def test_a_reference_that_fails_is_one_line_with_the_batch(mode: Mode) -> None:
     batches = [((torch.ones(2),), {}), ((torch.ones(3),), {})]
     with pytest.raises(InputError, match=r"fails on batch 1 \(forward.*\): ValueError: two rows; mend it"):
         _check(narrow, narrow, _policy(mode), batches=batches)
+
+
+class Floors(torch.nn.Module):
+    """On small numbers fp16 decides alike; on 1900.7 and its like it rounds up to the next whole number."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shifted = x - 0.3
+        return torch.floor(shifted) - torch.floor(shifted / 16) * 16
+
+
+def test_the_first_parting_is_looked_for_on_the_batch_that_failed() -> None:
+    import precision_audit as pa
+
+    numbers = torch.arange(1.0, 17.0).repeat(2, 1)
+    report = pa.audit(Floors(), (numbers,), policy="fp16-everywhere", calibration=[(numbers + 1900,)])
+    found = report.verification
+    assert found is not None and not found.passed
+    assert found.first_parting.startswith("/floor#") or found.first_parting.startswith("/sub#")
+    assert not any("backward" in note for note in found.notes)
