@@ -90,8 +90,9 @@ def worst(one: Measure, other: Measure) -> Measure:
 
 
 def flip_rate(reference: Tensor, other: Tensor) -> float | None:
-    """Share of rows whose largest element is another one; None where the last dimension is no choice of classes."""
-    if reference.ndim < 2 or reference.shape[-1] < 2 or reference.numel() == 0:
+    """Share of rows whose largest element is another one; None where the last dimension is no choice of classes: one
+    of four is an image's width."""
+    if not 2 <= reference.ndim <= 3 or reference.shape[-1] < 2 or reference.numel() == 0:
         return None
     if is_discrete(reference) or reference.is_complex():
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -95,9 +96,11 @@ def test_pieces_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
         ([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0], [5.0, 1.0]], [[1.0, 2.0], [1.0, 2.0], [3.0, 2.0], [5.0, 1.0]], 0.5),
         ([1.0, 2.0], [2.0, 1.0], None),  # one row is no batch of choices
         ([[1.0], [2.0]], [[2.0], [1.0]], None),  # one class is no choice
+        ([[[1.0, 2.0]]], [[[2.0, 1.0]]], 1.0),  # tokens of a sequence
+        ([[[[1.0, 2.0]]]], [[[[2.0, 1.0]]]], None),  # columns of an image
     ],
 )
-def test_flip_rate(reference: list[float], other: list[float], expected: float | None) -> None:
+def test_flip_rate(reference: list[Any], other: list[Any], expected: float | None) -> None:
     assert measure(torch.tensor(reference), torch.tensor(other)).flip_rate == expected
 
 
