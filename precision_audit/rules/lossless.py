@@ -40,9 +40,12 @@ def lossless(graph: Graph, facts: Facts, low: str) -> frozenset[str]:
     """Keys of the computed ops that lose nothing in the format `low`."""
     ranges = {each.value: each for each in facts.ranges}
     beside = {each.value: each for each in facts.beside}
+    written = frozenset(value for members in graph.aliases for value in members)  # later than they were seen
     exact: set[str] = set()
     for op in graph.ops:
         if not all(operand.value in exact for operand in op.operands) or op.kind == "random" or op.mutates:
+            continue
+        if not written.isdisjoint(op.values):
             continue
         floats = [value for value, each in zip(op.values, op.outputs, strict=True) if is_float(each.format)]
         if op.kind in _STATE:

@@ -77,3 +77,16 @@ def test_a_kernel_that_is_missing_is_so_for_whole_numbers_too() -> None:
     formats = dict(report.plan.formats)
     assert (formats["/mul#0"], formats["/linalg_cholesky#0"]) == ("fp16", "fp32")
     assert _kept(report, "PA302") == {"/linalg_cholesky#0"}
+
+
+def test_what_is_written_to_later_is_not_known() -> None:
+    """The sums were whole numbers when they were seen; a view of them is written to before they are read."""
+
+    class Written(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x[:, 1:] - x[:, :-1]
+            y[:, 0].mul_(1 / 3)
+            return torch.log(y * 0.25 + 1e-9)
+
+    report = pa.audit(Written(), (WHOLE,), policy="fp16-everywhere")
+    assert "/sub#0" in _kept(report) and dict(report.plan.formats)["/sub#0"] == "fp32"
