@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from precision_audit import policy
 from precision_audit.decide import decide
 from precision_audit.records import Beside, Facts, Graph, Hardware, Op, Operand, Source, Tensor
@@ -12,6 +14,7 @@ from tests.backends.graphs import LINEAR, entering, state
 GPU = Hardware("there", "", "9.0", (("fp32", 1.0), ("bf16", 2.0), ("fp8", 4.0)), 1.0, 0.0, "", "cuda")
 
 
+@pytest.mark.slow
 def test_twenty_thousand_ops_take_a_few_seconds_with_all_rules() -> None:
     start = time.perf_counter()
     whole = _stack(5000)

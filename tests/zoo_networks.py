@@ -73,11 +73,11 @@ class Recurrent(nn.Module):
 
 
 def gru_classifier() -> Built:
-    return Recurrent(nn.GRU), (torch.randint(0, 50, (3, 12)),), {}
+    return Recurrent(nn.GRU), (torch.randint(0, 50, (3, 5)),), {}
 
 
 def lstm() -> Built:
-    return Recurrent(nn.LSTM), (torch.randint(0, 50, (3, 12)),), {}
+    return Recurrent(nn.LSTM), (torch.randint(0, 50, (3, 5)),), {}
 
 
 def transformer_encoder() -> Built:

@@ -49,6 +49,7 @@ def _found() -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_check_ran() -> None:
     assert sorted(_found()) == CHECKS and len(CHECKS) > 10
 

@@ -21,10 +21,11 @@ from tests.models import load_example, randomise
 Built = tuple[nn.Module, tuple[Any, ...]]
 
 
-def resnet50(seed: int = 0, *, batch: int = 4, size: int = 224) -> Built:
-    """In channels_last, inputs included; every column of a benchmark runs it so."""
+def resnet50(seed: int = 0, *, batch: int = 4, size: int = 224, shallow: bool = False) -> Built:
+    """In channels_last, inputs included; every column of a benchmark runs it so. Shallow: a block a stage, or two."""
     example = load_example("03_resnet.py")
-    module = example.build_model(seed=seed).to(memory_format=torch.channels_last)
+    depths = (1, 2, 1, 1) if shallow else (3, 4, 6, 3)
+    module = example.build_model(depths, seed=seed).to(memory_format=torch.channels_last)
     (images,) = example.example_inputs(batch, size, seed)
     return module, (images.to(memory_format=torch.channels_last),)
 
@@ -66,7 +67,7 @@ MODELS: dict[str, Callable[..., Built]] = {"resnet50": resnet50, "vit-b": vit_b,
 
 # Sizes at which a benchmark's code can be tested in seconds.
 SMALL: dict[str, dict[str, int]] = {
-    "resnet50": {"batch": 1, "size": 64},
+    "resnet50": {"batch": 1, "size": 64, "shallow": True},
     "vit-b": {"batch": 1, "size": 64, "width": 64, "depth": 2, "heads": 4},
     "bert": {"batch": 2, "length": 16, "width": 64, "depth": 2, "heads": 4},
     "llama": {"batch": 1, "length": 16, "width": 64, "depth": 2, "heads": 4, "groups": 2},

@@ -465,7 +465,7 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_audit_as_a_process(net: str, tmp_path: Path) -> None:
+def test_audit_as_a_process(net: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = run(net, "--policy", "bf16-inference", "--write-plan", "plan.yaml", "-o", "report.json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "net.py:build_model" in done.stdout.splitlines()[0]
@@ -473,9 +473,8 @@ def test_audit_as_a_process(net: str, tmp_path: Path) -> None:
     assert "the user's own output" not in done.stdout
     assert "the user's own output" in done.stderr
     assert json.loads(Path("report.json").read_text())["verdict"] in ("READY", "READY WITH CHANGES")
-    checked = run(net, "--check-plan", "plan.yaml", "--output-format", "json", folder=tmp_path)
-    assert checked.returncode == 0, checked.stderr
-    assert json.loads(checked.stdout)["findings"] == json.loads(Path("report.json").read_text())["findings"]
+    assert cli.main([net, "--check-plan", "plan.yaml", "--output-format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["findings"] == json.loads(Path("report.json").read_text())["findings"]
 
 
 def test_a_plan_of_the_other_mode_is_refused(net: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -514,13 +513,18 @@ def test_a_bar_on_a_terminal_only(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("out", ["net.pt2", "folder"])
-def test_convert_as_a_process(net: str, tmp_path: Path, out: str) -> None:
+def test_what_convert_writes_is_loaded(net: str, tmp_path: Path, out: str) -> None:
+    """The folder by a process of its own."""
     import torch
 
     from precision_audit import saving
 
-    done = run("convert", net, "--policy", "bf16-inference", "-o", out, "-o", "r.md", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    arguments = ("convert", net, "--policy", "bf16-inference", "-o", out, "-o", "r.md")
+    if out == "folder":
+        done = run(*arguments, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+    else:
+        assert cli.main([*arguments]) == 0
     module = saving.load(tmp_path / out)
     assert module(torch.ones(16, 16)).shape == (16, 16)
     assert Path("r.md").read_text()

@@ -29,7 +29,7 @@ def loss(output: Tensor) -> Tensor:
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_recurrent_layers_train(kind: type[nn.LSTM] | type[nn.GRU], both: bool, policy: str) -> None:
-    model, rows = Recurrent(kind, both), torch.randn(32, 8, 16)
+    model, rows = Recurrent(kind, both), torch.randn(32, 4, 16)
     result = pa.convert(model, (rows,), policy=policy, loss=loss)
     assert result.report.verification is not None
     if any("could not create a primitive" in note for note in result.report.verification.notes):
