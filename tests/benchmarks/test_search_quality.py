@@ -13,7 +13,7 @@ FAST = ("mlp", "hazard")
 
 @pytest.mark.parametrize(
     ("name", "plans"),
-    [pytest.param(name, 20, marks=() if name in FAST else pytest.mark.slow) for name in MODELS],
+    [pytest.param(name, 20 if name in FAST else 60, marks=() if name in FAST else pytest.mark.slow) for name in MODELS],
 )
 def test_the_searched_plan_costs_no_more(name, plans):
     for row in rows_of(name, plans=plans):
