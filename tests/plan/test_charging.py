@@ -21,13 +21,16 @@ def no_second_question():
 
 @given(sketches())
 @settings(max_examples=100, deadline=None)
-def test_a_high_stream_is_taken_where_it_is_cheaper_only(drawn):
+def test_a_high_stream_is_taken_where_it_is_cheaper_or_casts_less_in_the_same_time(drawn):
     sketch, outputs, keep = drawn
     policy = replace(POLICY, mode=sketch.mode, keep_io_types=keep)
     graph, decided = sketch.graph(*outputs), sketch.decided()
     with no_second_question():
         alone = plan(graph, decided, policy, H100).predicted
-    assert plan(graph, decided, policy, H100).predicted.seconds <= alone.seconds
+    made = plan(graph, decided, policy, H100).predicted
+    assert made.seconds <= alone.seconds or (
+        made.seconds <= alone.seconds * 1.005 and made.cast_bytes < alone.cast_bytes
+    )
 
 
 @given(sketches())
