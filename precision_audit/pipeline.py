@@ -176,9 +176,9 @@ def _run(request: Request) -> tuple[Report, Converted | None]:
     if isinstance(original, nn.Module) and not weights:
         original, args, kwargs = as_fake(original, args, kwargs)
 
-    weights_digest = digest()  # before anything runs: a forward pass in training mode writes to buffers
     found = captures_of(original, (args, kwargs), policy, request.dynamic_shapes, request.loss)
     captures = found.modes
+    weights_digest = digest()  # before anything runs: a forward pass in training mode writes to buffers
     suppressions = read_suppressions(captures[policy.mode].graph, model)
     committed = fitting_plan(request.apply_plan, policy)
     checked = request.check_plan
