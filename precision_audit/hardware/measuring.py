@@ -25,6 +25,7 @@ Run = Callable[[], Any]
 
 FORMATS = ("fp32", "bf16", "fp16")
 _ROUNDS = 5
+_LONG = 2e-2  # s of a run that is measured once: a format without units, and hardly disturbed
 _AT_LEAST = 2e-4  # s that a timed stretch takes, so that the clock's own time does not count
 
 
@@ -186,11 +187,12 @@ def _runs(run: Run) -> bool:
 def _fastest(points: Sequence[Point], wait: Callable[[], None], rounds: int) -> list[float]:
     for point in points:
         _stretch(point.run, 1, wait)  # the first call of a kernel also sets it up
-    repeats = [max(1, int(_AT_LEAST / _warm(point.run, 1, wait))) for point in points]
-    taken: list[list[float]] = [[] for _ in points]
+    taken = [[_warm(point.run, 1, wait)] for point in points]
+    repeats = [max(1, int(_AT_LEAST / once)) for (once,) in taken]
     for _ in range(rounds):
         for times, point, repeat in zip(taken, points, repeats, strict=True):
-            times.append(_warm(point.run, repeat, wait) / repeat)
+            if times[0] < _LONG:
+                times.append(_warm(point.run, repeat, wait) / repeat)
     return [min(each) for each in taken]
 
 
