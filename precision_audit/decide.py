@@ -139,6 +139,8 @@ class _Judge:
             swap = self.swaps[-1]
             reason = f"{_stated(match)}: swapped by {swap.backend}, in the {self.policy.low} it was captured in"
             return self._made(op, "fp8-eligible", _swapped(swap), reason, match)
+        if fact == _FIXED["integer"] and self._heeded(self.remedies.get(op.key)) and _reads_floats(op, self.matcher):
+            return self._high(op, f"rule {self.remedies[op.key].rule}: decides by what it reads")
         if fact:
             return Decision(op.key, "fixed", _captured(op), f"fact: {fact}", self._accumulates(op, _captured(op)))
         rule = match.rule
@@ -291,6 +293,10 @@ def _fact(op: Op, high: str, inputs: tuple[Tensor, ...]) -> str:
     if any(tensor.format.startswith("complex") for tensor in inputs):
         return "reads complex numbers, which have no low format"
     return ""
+
+
+def _reads_floats(op: Op, matcher: Matcher) -> bool:
+    return any(is_float(tensor.format) for tensor in matcher.inputs(op))
 
 
 def _swapped(swap: Swap) -> str:

@@ -7,15 +7,22 @@ while a plan may run it low (`everything_low`, what the analysis fears). Looks f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 
 from precision_audit import ops
 from precision_audit.decide import Decided, decisions_alone
+from precision_audit.formats import FORMATS
 from precision_audit.plan import plan as cheapest
 from precision_audit.policy.match import STATE
 from precision_audit.records import Graph, Hardware, Plan, Policy, Rule, Tensor
 
+# Ops that raise in torch when a number written into them does not fit the tensor's format.
+REFUSES = frozenset(
+    {"masked_fill", "full", "full_like", "new_full", "fill", "constant_pad_nd", "pad", "index_fill", "scatter"}
+    | {"clamp", "clamp_min", "clamp_max", "hardtanh", "threshold"}
+)
 _GEMMS = ("matmul", "conv", "attention", "rnn")
 
 
@@ -55,9 +62,33 @@ def high_by_casts(graph: Graph, high: str) -> frozenset[str]:
     return frozenset(found)
 
 
+def of_inputs(graph: Graph) -> frozenset[str]:
+    """Values that depend on an input of the model, or on a random draw."""
+    found: set[str] = set()
+    for op in graph.ops:
+        if op.kind in ("input", "random") or any(operand.value in found for operand in op.operands):
+            found.update(op.values)
+    return frozenset(found)
+
+
+def _refused(graph: Graph, low: str) -> set[str]:
+    """Keys of ops that the user's code runs in the high format, whatever the model is in, since no input of it reaches
+    them, and that write a number which the low format would refuse."""
+    limit, moving = FORMATS[low].max_finite, of_inputs(graph)
+    return {
+        op.key
+        for op in graph.ops
+        if op.op.removesuffix("_") in REFUSES
+        and not op.follows
+        and moving.isdisjoint(op.values)
+        and any(isinstance(number, float) and limit < abs(number) < math.inf for _, number in op.attributes)
+    }
+
+
 def _plan(graph: Graph, policy: Policy, hardware: Hardware, kept: Collection[str]) -> Plan | None:
     if policy.low == policy.high:
         return None
+    kept = {*kept, *_refused(graph, policy.low)}
     low = Rule("everything", "plain", f"safe-in-{policy.low}")
     plain = replace(policy, name=f"plain {policy.low}", rules=(low,), autocast="", casts="shared", keep_io_types=True)
     decisions = tuple(

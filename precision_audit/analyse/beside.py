@@ -58,7 +58,7 @@ def _run(captured: Captured, plan: Plan | None, batch: Batch, deltas: Deltas | N
     if plan is None:
         return ()
     mode = captured.graph.mode
-    high, low = unchanged({mode: captured}), rewrite({mode: captured}, {mode: plan})
+    high, low = unchanged({mode: captured}), rewrite({mode: captured}, {mode: plan}, as_written=True)
     lockstep = _Lockstep(high, low, deltas)
     conditions = Conditions(training=False, draws=True, written=high.written)
     with (

@@ -21,6 +21,7 @@ from precision_audit.plan.reading import Readings, promoting_operands
 from precision_audit.records import Decision, Graph, Op, Policy, Refusal, Swap
 
 CAPTURED, FREE, HIGH, LOW = "captured", "free", "high", "low"  # any other demand is the name of a third format
+_GIVEN = ("input", "parameter", "buffer", "constant")
 _STATE_KINDS = frozenset({"parameter", "buffer", "constant"})
 
 
@@ -55,7 +56,7 @@ def labels(
         if op.kind in _STATE_KINDS and policy.mode == "inference" and op.fixed != "state"
     }  # fmt: skip
     made = Labels(demand, [*_ties(reads), *_wanted(graph, together)], folded)
-    _pin_captured_reads(made, reads)
+    _pin_captured_reads(made, reads, _deciding(graph, decided, policy))
     _agree(made, graph, swaps)
     made.known = _known(made)
     _read_mixed(made, reads)
@@ -147,13 +148,21 @@ def is_float_value(reads: Readings, value: str) -> bool:
     return value in reads.tensors and is_float(reads.tensors[value].format)
 
 
-def _pin_captured_reads(made: Labels, reads: Readings) -> None:
+def _deciding(graph: Graph, decided: Mapping[str, Decision], policy: Policy) -> frozenset[str]:
+    """Keys of ops without a float result that a remedy keeps high: what they are given must not be rounded before."""
+    floats = {op.key for op in graph.ops if any(is_float(tensor.format) for tensor in op.outputs)}
+    high = (key for key, each in decided.items() if each.chosen == policy.high and each.classification != "fixed")
+    return frozenset(high) - floats
+
+
+def _pin_captured_reads(made: Labels, reads: Readings, deciding: frozenset[str]) -> None:
     """Pin the makers of values that are read as captured; a folded parameter keeps its original for every reader that
-    takes any format, is fixed, or is the model's output."""
+    takes any format, is fixed, or is the model's output. A decision takes inputs as they were given."""
+    kinds = [op.kind for op in reads.graph.ops]
     for value, readers in reads.readers.items():
         maker = reads.maker[value]
         for reader in readers:
-            as_captured = reader.need == "stays"
+            as_captured = reader.need == "stays" or (reader.key in deciding and kinds[maker] in _GIVEN)
             if maker in made.folded:
                 fixed = reader.need == "output" or made.demand[reader.position] == CAPTURED
                 as_captured = as_captured or reader.need == "any" or fixed

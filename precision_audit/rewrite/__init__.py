@@ -40,9 +40,10 @@ def rewrite(
     signature: inspect.Signature | None = None,
     missing: str = "",
     build: swapping.Build | None = None,
+    as_written: bool = False,
 ) -> Converted:
     """The converted module over both captured modes (or the one there is). `build` makes swapped modules instead of
-    their backends."""
+    their backends; `as_written` keeps numbers beyond the low range, as a cast of the model does."""
     folds = [each for plan in plans.values() for each in plan.folds]
     state = cloned_state([captured.root for captured in captures.values()], share_parameters, folds)
     paths = copy_paths(state.module, folds, {swap.module for plan in plans.values() for swap in plan.swaps})
@@ -51,7 +52,7 @@ def rewrite(
     for (mode, captured), renamed in zip(captures.items(), state.renamed, strict=True):
         plan = plans[mode]
         graph, nodes = _copied(captured, renamed)
-        _Rewriter(captured, plan, graph, nodes, paths, at).apply()
+        _Rewriter(captured, plan, graph, nodes, paths, at).apply(as_written)
         copies.update(low_copies(state.module, plan.folds, paths))
         swapping.put_modules(state.module, plan, at, build)
         graph.lint()
@@ -106,11 +107,11 @@ class _Rewriter:
         self._prologue = self._last_input()
         self._fakes = _Fakes()
 
-    def apply(self) -> None:
+    def apply(self, as_written: bool) -> None:
         for key, op in self._ops.items():
             chosen = self._formats.get(key)
             if chosen is not None:
-                reformat(self._nodes[key], op, chosen, self._plan.high)
+                reformat(self._nodes[key], op, chosen, self._plan.high, as_written)
         for fold_ in self._plan.folds:
             self._fold(fold_)
         for cast in self._plan.casts:

@@ -4,6 +4,7 @@ Takes a node, its record and the chosen format; changes the node's arguments in 
 the example becomes the chosen one, a factory without one gets it; a format's limit (`torch.finfo(x.dtype).min`) becomes
 the same limit of the chosen format; a finite fill value beyond the chosen format's range saturates, since a mask of
 -1e9 must not become -inf (a row of only -inf turns into NaN) and some kernels refuse the value. A true infinity stays.
+`as_written` leaves a value beyond the range where torch takes it and writes infinity: what a cast of the model does.
 `x.type_as(y)` becomes a cast to the chosen format, which need not be the one that y has by now.
 """
 
@@ -25,10 +26,11 @@ _FILLS = frozenset(
     {"full", "full_like", "new_full", "fill", "masked_fill", "where", "scalar_tensor", "constant_pad_nd", "pad"}
     | {"clamp", "clamp_min", "clamp_max", "hardtanh", "index_fill", "threshold", "nan_to_num"}
 )
+_TAKES = frozenset({"where", "scalar_tensor"})  # of them, those that refuse no number
 _LIMITS = ("max", "min", "eps", "tiny", "smallest_normal", "resolution")
 
 
-def reformat(node: fx.Node, op: Op, chosen: str, high: str) -> None:
+def reformat(node: fx.Node, op: Op, chosen: str, high: str, as_written: bool = False) -> None:
     """Adapt the literals of `node` to the format `chosen` for it."""
     captured = next((t.format for t in op.outputs if is_float(t.format)), "")
     if not captured or captured != high or chosen not in FORMATS:
@@ -39,7 +41,8 @@ def reformat(node: fx.Node, op: Op, chosen: str, high: str) -> None:
         return
     named = named_arguments(node)
     count = len(node.args)
-    values = [_adapted(op, name, value, captured, chosen) for name, value in named]
+    saturates = op.op in _FILLS and not (as_written and op.op in _TAKES)
+    values = [_adapted(op, name, value, captured, chosen, saturates) for name, value in named]
     node.args = tuple(values[:count])
     node.kwargs = dict(zip(node.kwargs, values[count:], strict=True))
     if _needs_format(node, op):
@@ -63,12 +66,12 @@ def _needs_format(node: fx.Node, op: Op) -> bool:
     return any(argument.name == "dtype" for argument in node.target._schema.arguments)
 
 
-def _adapted(op: Op, name: str, value: Any, captured: str, chosen: str) -> Any:
+def _adapted(op: Op, name: str, value: Any, captured: str, chosen: str, saturates: bool) -> Any:
     if isinstance(value, torch.dtype):
         return dtype_of(chosen) if op.follows and value == dtype_of(captured) else value
     if isinstance(value, (float, int)) and not isinstance(value, bool):
         number = _limit(value, captured, chosen) if op.follows else value
-        return _saturated(number, chosen) if op.op in _FILLS and name not in ("dim", "size", "pad") else number
+        return _saturated(number, chosen) if saturates and name not in ("dim", "size", "pad") else number
     return value
 
 

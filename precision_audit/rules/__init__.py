@@ -197,7 +197,9 @@ def findings(context: Context) -> tuple[Finding, ...]:
 
 def _findings(context: Context, known: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """`known`, what the rules said of the runs of the low model before, with what they say of this one besides."""
-    policy = context.policy
+    from precision_audit.rules.excused import excused  # needs torch, as `lossless` below
+
+    policy, context = context.policy, replace(context, facts=excused(context))
     said = {each.fingerprint: each for each in known}
     able = [rule for code, rule in listed().items() if offers(code, "check") and runs(code, policy)]
     for place in range(_PLACES):

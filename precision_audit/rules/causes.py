@@ -19,6 +19,7 @@ from precision_audit.rules import Context
 from precision_audit.rules.near_one import next_to_one
 from precision_audit.rules.upstream import MOVES, STATE, Region, Upstream
 from precision_audit.rules.vanish import Vanish
+from precision_audit.verify.limits import limit
 
 Cause = tuple[str, Op, list[str], Mapping[str, str]]
 
@@ -272,13 +273,18 @@ class Causes:
 
     def written(self, region: Region) -> bool:
         """Whether a number is written into the region that vanishes in the low format or there becomes one, and that
-        guards a singular op: an eps. A decay of 0.9995 guards nothing."""
+        guards a singular op, which is wrong: an eps. A decay of 0.9995 guards nothing."""
         return not self._guards.isdisjoint(region.cheap)
 
     @cached_property
     def _guards(self) -> frozenset[str]:
-        vanish = Vanish(self.context)
-        return frozenset(site.op.key for sites in (vanish.sites(), next_to_one(vanish)) for site in sites)
+        vanish, floor = Vanish(self.context), limit(self.context.policy, "relative_l2", "") or 0.0
+        return frozenset(
+            site.op.key
+            for sites in (vanish.sites(), next_to_one(vanish))
+            for site in sites
+            if any(self.upstream.wrong(value, floor) for value in site.singular.values)
+        )
 
 
 def _line(op: Op | None) -> str:

@@ -116,11 +116,11 @@ class _Search:
     def run(self) -> Iterator[Leap]:
         found: dict[tuple[str, str], Leap] = {}
         if self.context.facts.beside:
+            found.update(((leap.code, leap.op.key), leap) for leap in self._recurrences())
             for op in self.context.computed():
                 for leap in self._judge(op):
                     key = (leap.code, leap.op.key)
                     found[key] = _merged(found[key], leap) if key in found else leap
-            yield from self._recurrences()
         yield from found.values()
 
     def _judge(self, op: Op) -> Iterator[Leap]:
@@ -153,9 +153,22 @@ class _Search:
         return seen.fresh_lost > 0 or (seen.fresh >= self.floor and seen.fresh > 0.5 * seen.drift)
 
     def _accumulation(self, op: Op, seen: Beside) -> Iterator[Leap]:
+        """A kernel that is off by itself: it sums in the low format, or takes a number or a place that this format has
+        too coarse. What is wrong by a tenth and more is PA304's."""
         output = self._output(op)
-        if output and not seen.fresh_lost and sums_low(self.context, op):
+        if not output or seen.fresh_lost:
+            return
+        if sums_low(self.context, op):
             yield Leap("PA205", op, op, seen.fresh, output, (op.key,))
+        elif self.floor <= seen.fresh < RUINED and self._in_range(op):
+            cause = self.causes.of(op, False)
+            if cause is not None:
+                yield self._made(cause, op, seen.drift, output)
+
+    def _in_range(self, op: Op) -> bool:
+        """Whether the result neither leaves the low format's range nor lies below it as a whole."""
+        seen = [self.context.ranges[value].amax for value in op.values if value in self.context.ranges]
+        return all((self.context.low.min_normal or 0.0) <= each <= self.context.low.max_finite for each in seen)
 
     def _decision(self, op: Op) -> Iterator[Leap]:
         """A changed integer or bool that is an output; where floats come of it, see `_leap`."""
@@ -213,13 +226,14 @@ class _Search:
             assert first is not None and last is not None
             output = self._output(ops[-1])
             grown = last.drift >= max(self.floor, 8 * first.drift, 16 * (self.context.low.unit_roundoff or 0.0))
-            if not output or not grown or any(value in self.tainted for value in ops[-1].values):
+            if not output or not grown or first.drift >= self.floor:
                 continue
             region = self.upstream.region(self.upstream.floats(ops[-1]))
             if ops[0].key in region.cheap:
                 told.add(line)
                 pins = unique((ops[-1].key, *region.nearest(products=False)))
                 notes = {"turns": str(len(ops))}
+                self.tainted.update(value for key in pins for value in self.upstream.ops[key].values)
                 yield Leap("PA207", ops[0], ops[-1], last.drift, output, pins, notes)
 
 

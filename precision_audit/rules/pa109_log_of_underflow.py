@@ -9,14 +9,17 @@ References: `torch.nn.functional.log_softmax`; box encoders that take log(ratio 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from precision_audit.records import Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.reach import base
+from precision_audit.rules.saturation import Behind, saturates
 from precision_audit.rules.vanish import LOGS, Site, Vanish
 from precision_audit.rules.vanished import severity_of
 
+_LOGS = {"log": 1.0, "log2": 1 / math.log(2.0), "log10": 1 / math.log(10.0)}
 _REMEDY = "log_softmax or logsigmoid of the logits, an eps of at least 1e-6, or the chain to log in high precision"
 
 
@@ -34,10 +37,11 @@ def check(context: Context) -> Iterator[Finding]:
 
 def _guarded(vanish: Vanish, site: Site) -> Finding:
     low = vanish.context.low.name
+    harmless = _ends(vanish, site.singular)
     lost = max(vanish.reach.lost(value) for value in site.singular.values)
     return found(
         __name__,
-        severity_of(vanish.shielded(site.op), lost, vanish.can_be_zero(site.guarded)),
+        "note" if harmless else severity_of(vanish.shielded(site.op), lost, vanish.can_be_zero(site.guarded)),
         site.singular,
         f"{base(site.singular)}: the eps of {site.number:.3g} it reads → zero in {low}, the logarithm of zero -inf",
         Evidence(
@@ -46,7 +50,7 @@ def _guarded(vanish: Vanish, site: Site) -> Finding:
             (("eps", site.number), ("limit", vanish.zero_at), ("lost", float(lost))),
         ),
         remedy=_REMEDY,
-        pins=vanish.pins_of(site),
+        pins=() if harmless else vanish.pins_of(site),
     )
 
 
@@ -58,9 +62,10 @@ def _unguarded(vanish: Vanish, op: Op) -> Iterator[Finding]:
     if not (lost and vanish.underflowed(value)) and not (small and context.facts.batches > 1):
         return
     smallest = seen.smallest if seen else 0.0
+    harmless = _ends(vanish, op)
     yield found(
         __name__,
-        severity_of(vanish.shielded(op), lost, True),
+        "note" if harmless else severity_of(vanish.shielded(op), lost, True),
         op,
         f"{base(op)}: reads numbers down to {smallest:.3g} → zero in {context.policy.low}, their logarithm -inf",
         Evidence(
@@ -69,8 +74,18 @@ def _unguarded(vanish: Vanish, op: Op) -> Iterator[Finding]:
             (("smallest", smallest), ("limit", vanish.zero_at), ("lost", float(lost))),
         ),
         remedy=_REMEDY,
-        pins=vanish.pins(vanish.upstream(value), (op,)),
+        pins=() if harmless else vanish.pins(vanish.upstream(value), (op,)),
     )
+
+
+def _ends(vanish: Vanish, op: Op) -> bool:
+    """Whether all that reads the logarithm makes of minus infinity what it makes of one of a number that vanishes: the
+    exponential and the sigmoid of either are zero."""
+    scale = _LOGS.get(base(op))
+    if scale is None:
+        return False
+    least = Behind(None, -math.log(vanish.zero_at) * scale)
+    return saturates(vanish.context, dict.fromkeys(op.values, least), vanish.reach.far)
 
 
 def bad() -> Example:

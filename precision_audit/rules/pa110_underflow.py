@@ -16,6 +16,7 @@ from precision_audit.records import Beside, Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.reach import base
 from precision_audit.rules.vanish import LOGS, Vanish
+from precision_audit.verify.limits import limit
 
 _GARBAGE = 0.1  # relative error from which a result says nothing any more
 _CHANGED = 0.01  # share of integers from which they say something else
@@ -43,6 +44,41 @@ def check(context: Context) -> Iterator[Finding]:
                 if op.key not in told and vanish.reach.free(op) and _differs(context, op) and _persists(context, op):
                     told.add(op.key)
                     yield _state(vanish, state, op)
+    yield from _coarse_statistics(vanish, told)
+
+
+def _coarse_statistics(vanish: Vanish, told: set[str]) -> Iterator[Finding]:
+    """Variances that a cast of the module rounds to a few steps above zero. The op takes them in any format, and so the
+    low model beside the captured one has them whole."""
+    context = vanish.context
+    if context.policy.autocast:  # which leaves buffers alone
+        return
+    for op in context.computed():
+        value = context.operand(op, "running_var")
+        seen = context.ranges.get(value)
+        if not value or seen is None or seen.basis != "PROVED" or op.key in told or not vanish.reach.free(op):
+            continue
+        eps = dict(op.attributes).get("eps")
+        least = seen.smallest + (eps if isinstance(eps, float) else 0.0)
+        error = min(1.0, vanish.zero_at / least / 2) if least else 0.0  # of the root of what is off by half a step
+        if seen.smallest < (context.low.min_normal or 0.0) and error > (
+            limit(context.policy, "relative_l2", "") or 1.0
+        ):
+            yield found(
+                __name__,
+                "warning",
+                op,
+                f"{base(op)}: {value} down to {seen.smallest:.3g}, eps included {least:.3g} → off by up to "
+                f"{100 * error:.2g} % in {context.policy.low}, once the module is cast",
+                Evidence(
+                    "PROVED",
+                    f"half a step of {context.policy.low} near zero is {vanish.zero_at:.3g}",
+                    (("smallest", seen.smallest), ("limit", vanish.zero_at), ("error", error)),
+                ),
+                remedy="keep the running statistics and the op that reads them in high precision",
+                of=value,
+                pins=(op.key,),
+            )
 
 
 def _told_elsewhere(vanish: Vanish) -> set[str]:

@@ -53,10 +53,11 @@ def _sampled(context: Context, upstream: Upstream, op: Op, leap: Leap | None) ->
     pixels = half_step(context, min(amax, 0.999)) * size / 2
     made = context.maker[grid]
     written = made.fixed == "explicit cast" and all(upstream.ops[key].fixed for key in upstream.region([grid]).cheap)
-    if pixels < _SEEN or (written and op.fixed):
+    if (pixels < _SEEN and leap is None) or (written and op.fixed):
         return
     seen = upstream.seen(op)  # where the device's low kernel is no use, it says nothing of the grid
-    wrong = leap is not None if seen is not None and seen.fresh < tolerance(context) else pixels >= _BLOCKY
+    useless = seen is None or seen.fresh >= tolerance(context)
+    wrong = leap is not None or (useless and pixels >= _BLOCKY)
     yield found(
         __name__,
         "warning" if wrong and held else "note",

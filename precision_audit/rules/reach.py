@@ -20,18 +20,14 @@ from functools import cached_property
 
 from precision_audit import ops
 from precision_audit.formats import FORMATS, is_float
-from precision_audit.plain import high_by_casts
+from precision_audit.plain import REFUSES, high_by_casts
 from precision_audit.records import Op, Range
 from precision_audit.rules import Context
-from precision_audit.rules.absorption import absorbed, harmless
+from precision_audit.rules.absorption import absorbed, harmless, settled
 from precision_audit.rules.limits import overflows_at
+from precision_audit.rules.saturation import overflowed, saturates
 
 STATE = ("parameter", "buffer", "constant", "input")
-# Ops that raise in torch when a number written into them does not fit the tensor's format.
-REFUSES = frozenset(
-    {"masked_fill", "full", "full_like", "new_full", "fill", "constant_pad_nd", "pad", "index_fill", "scatter"}
-    | {"clamp", "clamp_min", "clamp_max", "hardtanh", "threshold"}
-)
 # Arguments that hold a number which becomes an element of the result, or bounds or scales one.
 _NUMBERS = ("value", "fill_value", "other", "min", "max", "min_val", "max_val", "s")
 _EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "sinh", "cosh", "special_exp2", "special_expm1"})
@@ -53,6 +49,8 @@ class Origin:
     literal: float | None = None
     lost: int = 0
     absorbed: bool = False  # every reader takes the infinity for what the number meant: a mask before softmax
+    settled: bool = False  # and which elements are infinite hangs on no input: a causal mask
+    saturated: bool = False  # every reader makes of the infinity what it would make of any such number: tanh, a clamp
     harmless: bool = False  # on the example the readers made of it what they make of the number: 1 / (1 + exp(x))
 
 
@@ -170,7 +168,7 @@ class Reach:
                 literal = seen.lowest if op.kind == "constant" and seen.lowest == seen.highest else None
                 found = self._origin(rule, reader, value, self.pins((value,)), literal)
                 if rule == "PA106" and _scales(reader, value):  # zero times what the user's cast makes infinite
-                    found = replace(found, absorbed=False)
+                    found = replace(found, absorbed=False, settled=False)
                 yield found
 
     def _cast(self, op: Op, value: str) -> bool:
@@ -240,8 +238,21 @@ class Reach:
         shielded = bool(op.values) and all(each in self.shielded for each in op.values)
         seen = self.context.ranges.get(value)
         lost = max((self.lost(each) for each in op.values), default=0)
+        of_mask = rule in ("PA104", "PA106") and absorbed(self, op, seen)
+        ends = op.values if value in op.values else (value,)
         return Origin(
-            rule, op, value, seen, pins, shielded, literal, lost, absorbed(self, op, seen), harmless(self.context, op)
+            rule,
+            op,
+            value,
+            seen,
+            pins,
+            shielded,
+            literal,
+            lost,
+            absorbed=absorbed(self, op, seen),
+            settled=of_mask and settled(self, op, value),
+            saturated=saturates(self.context, overflowed(self.context, ends, self.limit), self.far),
+            harmless=harmless(self.context, op),
         )
 
 
@@ -256,9 +267,15 @@ def _scales(op: Op, value: str) -> bool:
 
 
 def of_rule(context: Context, code: str) -> Iterator[Origin]:
-    """The origins that the rule `code` reports; none in a format that has the captured one's range throughout."""
+    """The origins that the rule `code` reports."""
+    return (origin for origin in all_origins(context) if origin.rule == code)
+
+
+def all_origins(context: Context) -> tuple[Origin, ...]:
+    """All of a context; none in a format that has the captured one's range throughout."""
     if FORMATS.get(context.policy.low) is None or context.policy.low == context.policy.high:
-        return iter(())
+        return ()
     if __name__ not in context.shared:
         context.shared[__name__] = tuple(Reach(context).origins())
-    return (origin for origin in context.shared[__name__] if origin.rule == code)
+    found: tuple[Origin, ...] = context.shared[__name__]
+    return found

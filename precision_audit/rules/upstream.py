@@ -192,7 +192,8 @@ class Upstream:
         queue = list(op.values)
         for value in queue:
             for reader in self.context.readers.get(value, ()):
-                if reader.kind not in MOVES and reader.op not in ("mean", "sum", "mul", "neg"):
+                scales = reader.op in ("mean", "sum", "neg") or (reader.op == "mul" and len(reader.operands) == 1)
+                if reader.kind not in MOVES and not scales:
                     return False
                 queue.extend(reader.values)
         return True

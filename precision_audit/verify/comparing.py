@@ -126,7 +126,7 @@ def _plain(
     signature: inspect.Signature | None,
 ) -> Converted | None:
     plan = as_cast(captures[mode].graph, policy, hardware)
-    return None if plan is None else rewrite(captures, {mode: plan}, signature=signature)
+    return None if plan is None else rewrite(captures, {mode: plan}, signature=signature, as_written=True)
 
 
 def eager(

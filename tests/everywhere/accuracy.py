@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from tests.everywhere.models import Two, model
@@ -176,3 +177,116 @@ class PoincareDistance(Two):
         u = F.normalize(torch.randn(8, 4), dim=-1) * 0.9995
         v = F.normalize(u + 0.02 * torch.randn(8, 4), dim=-1) * 0.9995
         return (torch.randn(8, 32), u, v)
+
+
+@model("fp16 bf16", kept="linspace meshgrid stack add grid_sampler unsqueeze mul")
+class CoordinateFlowWarp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.feat = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, img, flow):
+        h, w = img.shape[-2:]
+        ys = torch.linspace(-1, 1, h, dtype=img.dtype)
+        xs = torch.linspace(-1, 1, w, dtype=img.dtype)
+        gy, gx = torch.meshgrid(ys, xs, indexing="ij")
+        base = torch.stack([gx, gy], -1)[None]
+        warped = F.grid_sample(img, base + flow * (2.0 / w), align_corners=True, padding_mode="border")  # breaks
+        return warped, self.feat(img[..., :8, :8])
+
+    @staticmethod
+    def inputs():
+        return torch.rand(1, 3, 96, 160), torch.randn(1, 96, 160, 2) * 0.3
+
+
+@model("fp16 bf16", kept="bucketize")
+class DecisionBucketIndex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("edges", torch.arange(1, 64) * 0.5 + 300.1)
+        self.emb = nn.Embedding(64, 8)
+        self.lin = nn.Linear(20, 8)
+
+    def forward(self, price):
+        b = torch.bucketize(price, self.edges)  # breaks
+        return self.emb(b), self.lin(price / 320)
+
+    @staticmethod
+    def inputs():
+        return (300 + 32 * torch.rand(5, 20),)
+
+
+@model("fp16 bf16", kept="pow arange to mul sum")
+class AmplifyDiscountPower(Two):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("gamma", torch.tensor(0.9982))
+
+    def forward(self, x, reward):
+        k = torch.arange(reward.shape[1]).to(x.dtype)
+        disc = torch.pow(self.gamma, k)  # breaks
+        return (disc * reward).sum(-1), self.h(x)
+
+    @staticmethod
+    def inputs():
+        return torch.randn(8, 32), torch.rand(5, 200)
+
+
+@model("fp16 bf16", kept="neg exp rsub mul softplus")
+class CancelAlphaCompositing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.sigma, self.rgb = nn.Linear(9, 1), nn.Linear(9, 3)
+
+    def forward(self, pts):
+        s = F.softplus(self.sigma(pts)) * 2e-3
+        alpha = 1.0 - torch.exp(-s)  # breaks
+        return (alpha * torch.sigmoid(self.rgb(pts))).sum(-2) * 100
+
+    @staticmethod
+    def inputs():
+        return (torch.randn(4, 12, 9),)
+
+
+@model("fp16 bf16", kept="linalg_vector_norm clamp_min expand_as div einsum softmax linear")
+class AmplifyContrastiveTemperature(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.img, self.txt = nn.Linear(24, 24), nn.Linear(24, 24)
+        self.tau = 0.002
+        self.aux = nn.Linear(24, 2)
+
+    def forward(self, a, b):
+        i = F.normalize(self.img(a), dim=-1)
+        t = F.normalize(self.txt(b), dim=-1)
+        sim = torch.einsum("nd,md->nm", i, t)  # breaks
+        return (sim / self.tau).softmax(-1), 0.1 * self.aux(torch.tanh(a))  # breaks
+
+    @staticmethod
+    def inputs():
+        a = torch.randn(16, 24)
+        return 3 + 0.5 * a, 3 + 0.5 * a.roll(3, 0)
+
+
+@model("fp16 bf16", kept="mul sub add stack")
+class AmplifyUnstableRecurrence(nn.Module):
+    """x[k+1] = 5/2 x[k] - x[k-1] started on its decaying branch: rounding starts the growing one."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(6, 6)
+
+    def forward(self, x):
+        p, q = x, 0.5 * x + 0.0
+        r = self.lin(x) * 0.01
+        c = torch.tensor(0.3, dtype=x.dtype) / 3
+        p, q = p * c, q * c
+        out = []
+        for _ in range(12):
+            p, q = q, 2.5 * q - p  # breaks
+            out.append(q)
+        return torch.stack(out), r * 0.01
+
+    @staticmethod
+    def inputs():
+        return (torch.randn(5, 6),)

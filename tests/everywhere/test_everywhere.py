@@ -15,7 +15,16 @@ from precision_audit import ops
 from precision_audit.policy import load as policy_named
 from precision_audit.records import Report
 from tests.cases import judge
-from tests.everywhere import accuracy, clean, counting, kernels, overflow, sums, vanishing  # noqa: F401  (their models)
+from tests.everywhere import (  # noqa: F401  (their models)
+    accuracy,
+    clean,
+    counting,
+    kernels,
+    overflow,
+    saturating,
+    sums,
+    vanishing,
+)
 from tests.everywhere.models import MODELS
 from tests.models import tensors
 

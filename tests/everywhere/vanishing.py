@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from tests.everywhere.models import Two, model
@@ -118,3 +119,22 @@ class EntropyByHand(Two):
     @staticmethod
     def inputs():
         return (torch.randn(8, 32) * 4,)
+
+
+@model("fp16", kept="batch_norm mul")
+class BufferRunningVarianceTiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c = nn.Conv1d(4, 4, 3, padding=1)
+        self.n = nn.BatchNorm1d(4, eps=1e-10)
+        self.f = nn.Linear(20, 6)
+
+    def prepare(self):
+        self.n.running_var.fill_(4e-8)
+
+    def forward(self, s):
+        return self.f(self.n(2e-4 * s) + self.c(s))  # breaks
+
+    @staticmethod
+    def inputs():
+        return (torch.randn(3, 4, 20),)

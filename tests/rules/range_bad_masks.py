@@ -26,15 +26,15 @@ def mask_in_place(self: Any, x: Tensor) -> Any:
     return F.softmax(scores, dim=-1) @ x
 
 
-@bad("PA104", noise(2, 6, 16))
-def mask_by_where(self: Any, x: Tensor) -> Any:
-    scores = torch.where(FUTURE, -1e9, scores_of(x))  # guilty
+@bad("PA104", noise(2, 6, 16), FUTURE)
+def mask_by_where(self: Any, x: Tensor, future: Tensor) -> Any:
+    scores = torch.where(future, -1e9, scores_of(x))  # guilty
     return scores.softmax(-1) @ x
 
 
-@bad("PA104", noise(2, 6, 16))
-def mask_by_a_tensor_made_in_forward(self: Any, x: Tensor) -> Any:
-    scores = torch.where(FUTURE, torch.tensor(-1e9), scores_of(x))  # guilty
+@bad("PA104", noise(2, 6, 16), FUTURE)
+def mask_by_a_tensor_made_in_forward(self: Any, x: Tensor, future: Tensor) -> Any:
+    scores = torch.where(future, torch.tensor(-1e9), scores_of(x))  # guilty
     return scores.softmax(-1) @ x
 
 
@@ -44,22 +44,16 @@ def mask_by_full(self: Any, x: Tensor) -> Any:
     return (scores_of(x) + mask).softmax(-1) @ x
 
 
-@bad("PA104", noise(2, 6, 16))
-def mask_by_product(self: Any, x: Tensor) -> Any:
-    mask = FUTURE.to(x.dtype) * -1e9  # guilty
+@bad("PA104", noise(2, 6, 16), FUTURE)
+def mask_by_product(self: Any, x: Tensor, future: Tensor) -> Any:
+    mask = future.to(x.dtype) * -1e9  # guilty
     return (scores_of(x) + mask).softmax(-1) @ x
 
 
-@bad("PA104", noise(2, 6, 16))
-def mask_for_sdpa(self: Any, x: Tensor) -> Any:
-    mask = torch.zeros(6, 6).masked_fill(FUTURE, -1e9)  # guilty
+@bad("PA104", noise(2, 6, 16), FUTURE)
+def mask_for_sdpa(self: Any, x: Tensor, future: Tensor) -> Any:
+    mask = torch.zeros(6, 6).masked_fill(future, -1e9)  # guilty
     return F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], attn_mask=mask)[:, 0]
-
-
-@bad("PA106", noise(2, 6, 16), mask=FUTURE.float() * -1e9)
-def mask_as_a_buffer(self: Any, x: Tensor) -> Any:
-    scores = scores_of(x) + self.mask[:6, :6]  # guilty
-    return scores.softmax(-1) @ x
 
 
 @bad("PA106", noise(2, 6, 16), penalty=torch.tensor(-1e9))
@@ -114,16 +108,10 @@ def mask_of_another_formats_minimum(self: Any, x: Tensor) -> Any:
     return scores.softmax(-1) @ x
 
 
-@bad("PA104", noise(2, 6, 16))
-def mask_by_subtraction(self: Any, x: Tensor) -> Any:
-    penalty = 1e9 * FUTURE.to(x.dtype)  # guilty
+@bad("PA104", noise(2, 6, 16), FUTURE)
+def mask_by_subtraction(self: Any, x: Tensor, future: Tensor) -> Any:
+    penalty = 1e9 * future.to(x.dtype)  # guilty
     return (scores_of(x) - penalty).softmax(-1) @ x
-
-
-@bad("PA104", noise(2, 6, 16))
-def mask_by_padding(self: Any, x: Tensor) -> Any:
-    scores = F.pad(scores_of(x), (0, 1), value=-1e9)  # guilty
-    return scores.softmax(-1)[..., :6] @ x
 
 
 @bad("PA101", noise(2, 6, 16), FUTURE.float() * -1e9)

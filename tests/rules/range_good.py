@@ -202,3 +202,76 @@ def mask_kept_in_fp32_by_the_user(self: Any, x: Tensor, keep: Tensor) -> Any:
     lowest = torch.full((2, 6, 6), -1e9, dtype=torch.float32)
     mask = torch.where(keep[:, None] & ~FUTURE, torch.zeros_like(lowest), lowest)
     return (scores_of(x).float() + mask).softmax(-1).to(x.dtype) @ x
+
+
+# -- masks that are the same for all inputs, and leave something in every row ------------------------------------------
+
+
+@good(noise(2, 6, 16))
+def settled_mask_by_where(self: Any, x: Tensor) -> Any:
+    scores = torch.where(FUTURE, -1e9, scores_of(x))
+    return scores.softmax(-1) @ x
+
+
+@good(noise(2, 6, 16))
+def settled_mask_by_a_tensor_made_in_forward(self: Any, x: Tensor) -> Any:
+    scores = torch.where(FUTURE, torch.tensor(-1e9), scores_of(x))
+    return scores.softmax(-1) @ x
+
+
+@good(noise(2, 6, 16))
+def settled_mask_by_product(self: Any, x: Tensor) -> Any:
+    mask = FUTURE.to(x.dtype) * -1e9
+    return (scores_of(x) + mask).softmax(-1) @ x
+
+
+@good(noise(2, 6, 16))
+def settled_mask_for_sdpa(self: Any, x: Tensor) -> Any:
+    mask = torch.zeros(6, 6).masked_fill(FUTURE, -1e9)
+    return F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], attn_mask=mask)[:, 0]
+
+
+@good(noise(2, 6, 16), mask=FUTURE.float() * -1e9)
+def settled_mask_as_a_buffer(self: Any, x: Tensor) -> Any:
+    scores = scores_of(x) + self.mask[:6, :6]
+    return scores.softmax(-1) @ x
+
+
+@good(noise(2, 6, 16))
+def settled_mask_by_subtraction(self: Any, x: Tensor) -> Any:
+    penalty = 1e9 * FUTURE.to(x.dtype)
+    return (scores_of(x) - penalty).softmax(-1) @ x
+
+
+@good(noise(2, 6, 16))
+def settled_mask_by_padding(self: Any, x: Tensor) -> Any:
+    scores = F.pad(scores_of(x), (0, 1), value=-1e9)
+    return scores.softmax(-1)[..., :6] @ x
+
+
+# -- infinities that end in an op which makes the same of them ---------------------------------------------------------
+
+
+@good(noise(4, 16) * 300, scale=300.0)
+def saturated_tanh(self: Any, x: Tensor) -> Any:
+    return torch.tanh(x)
+
+
+@good(noise(4, 16), scale=300.0)
+def saturated_square(self: Any, x: Tensor) -> Any:
+    return torch.exp(-x.pow(2) / 2) + torch.sigmoid(x * x - 4.0)
+
+
+@good(noise(4, 16) * 300, scale=300.0)
+def clamped_after_a_shift(self: Any, x: Tensor) -> Any:
+    return torch.clamp(x.neg() - 3.0, -6.0, 6.0)
+
+
+@good(noise(4, 16) * 300, scale=300.0)
+def compared(self: Any, x: Tensor) -> Any:
+    return (x.reshape(16, 4) > 100.0).float().reshape(4, 16)
+
+
+@good(noise(4, 16) * 300, scale=300.0)
+def hard_gates(self: Any, x: Tensor) -> Any:
+    return F.hardtanh(x.abs()) + F.relu6(x) + F.hardsigmoid(x) + torch.erf(x / 2) + torch.sign(x)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -18,7 +20,7 @@ from precision_audit.formats import FORMATS
 from precision_audit.records import Evidence, Facts, Finding, Inner
 from precision_audit.rules.limits import overflows_at, share_beyond
 from tests.rules import range_bad_masks, range_bad_overflow, range_bad_vanish, range_good
-from tests.rules.range_models import BAD, GOOD, Around, noise, padded, spiked
+from tests.rules.range_models import BAD, GOOD, Around, noise, padded, scores_of, spiked
 
 MODELS = (range_bad_overflow, range_bad_masks, range_bad_vanish, range_good)  # imported to fill BAD and GOOD
 RANGE = tuple(f"PA{number}" for number in range(101, 114))
@@ -135,7 +137,53 @@ def test_harmless_neighbours_without_inputs(name: str) -> None:
     make, args = GOOD[name]
     proved = _run(make(), args, "fp16-inference", batches=0)
     exempt = ("eps_beside_a_sum_of_probabilities", "clamp_next_to_one_that_guards_nothing")  # only inputs tell
-    assert _serious(proved) == [] or name in exempt
+    assert _serious(proved) == [] or name in exempt or name.startswith("settled_")
+
+
+def test_what_ends_in_a_saturated_op_runs_low() -> None:
+    for name in ("saturated_tanh", "clamped_after_a_shift", "settled_mask_by_where"):
+        make, args = GOOD[name]
+        formats = pa.convert(make(), args, policy="fp16-inference").plan.formats
+        assert [key for key, chosen in formats if "/" in key and chosen != "fp16"] == [], name
+
+
+# What a number of 65520 and more would have given is another thing here.
+UNSAFE: dict[str, Callable[[Tensor], Tensor]] = {
+    "scaled back before the clamp": lambda x: torch.clamp(x * 1e-4, -100.0, 100.0),
+    "clamped on one side only": lambda x: torch.clamp(x, min=-5.0) / 1e4,
+    "shifted by as much": lambda x: torch.tanh(x - 65536.0),
+    "subtracted from its like": lambda x: torch.tanh(x - x.flip(0) * 1.01),
+    "a bound beyond the range": lambda x: torch.clamp(x, -70000.0, 70000.0) / 1e4,
+    "weighed by itself": lambda x: F.silu(-x),
+    "also returned": lambda x: torch.stack([torch.tanh(x), x / 1e5]),
+    "two such numbers divided": lambda x: torch.tanh(x / (1 + x.abs())),
+}
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_what_does_not_saturate_is_told(name: str) -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        return UNSAFE[name](x)
+
+    found = _run(Around(forward, 300.0), (noise(4, 16) * 300,), "fp16-inference")
+    finding = next(each for each in found if each.rule == "PA101")
+    assert finding.severity != "note" and finding.pins
+
+
+@pytest.mark.parametrize("name", ["true infinities beside it", "from the inputs", "no element is left"])
+def test_a_mask_that_may_fill_a_row_stays_a_hazard(name: str) -> None:
+    def forward(self: Any, x: Tensor, keep: Tensor) -> Any:
+        if name == "from the inputs":
+            return (scores_of(x) + (1 - keep) * -1e9).softmax(-1)
+        future = torch.ones(6, 6).triu(0 if name == "no element is left" else 1).bool()
+        scores = torch.where(future, -1e9, scores_of(x))
+        if name == "true infinities beside it":
+            scores = scores.masked_fill(keep == 0, -torch.inf)
+        return scores.softmax(-1)
+
+    keep = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    told = _serious(_run(Around(forward), (noise(2, 6, 16), keep), "fp16-inference"))
+    assert [rule for rule, _, _ in told] == ["PA104"]
 
 
 @pytest.mark.parametrize(("height", "told"), [(170.0, []), (200.0, ["note"]), (250.0, ["note"]), (256.5, ["error"])])
