@@ -34,7 +34,7 @@ from precision_audit.loader.checkpoint import check_parameters
 from precision_audit.loader.sample_inputs import check_call
 from precision_audit.plan.check import check
 from precision_audit.planning import Planned, fitting_plan, planned
-from precision_audit.records import Facts, Hardware, InputError, Mode, Plan, Policy, Report
+from precision_audit.records import Facts, Hardware, InputError, Mode, Plan, Policy, Report, kind_of
 from precision_audit.report.assemble import assemble, provenance_of
 from precision_audit.report.provenance import started_digest
 from precision_audit.rewrite import rewrite
@@ -124,12 +124,12 @@ def convert(
     """Convert `model` under `policy`, verify the result and report.
 
     `args`, `kwargs`: example inputs. `policy`: a shipped name, a path or a `Policy`. `device`: what the plan is made
-    for. `calibration`: further inputs, each an `args` tuple or `(args, kwargs)`. `dynamic_shapes`: as for
-    `torch.export.export`. `loss(output)` gives a scalar, `optimizer(parameters)` an optimizer; with a
-    policy of mode training, or where one of `optimizer` and `steps` is given, that many real steps (3) are taken on a
-    copy as training evidence. Further options: `verify=False` leaves the comparison out; `share_parameters=True` makes
-    the result hold the model's own parameters; `apply_plan` uses a plan that was written before instead of making one;
-    `provenance` says where model, weights and inputs came from, in the report's words.
+    for. `calibration`: further inputs, each an `args` tuple, `(args, kwargs)`, a dict of `kwargs`, or the one tensor.
+    `dynamic_shapes`: as for `torch.export.export`. `loss(output)` gives a scalar, `optimizer(parameters)` an
+    optimizer; with a policy of mode training, or where one of `optimizer` and `steps` is given, that many real steps
+    (3) are taken on a copy as training evidence. Further options: `verify=False` leaves the comparison out;
+    `share_parameters=True` makes the result hold the model's own parameters; `apply_plan` uses a plan that was written
+    before instead of making one; `provenance` says where model, weights and inputs came from, in the report's words.
 
     The result is an `nn.Module` with the same state-dict keys, inputs and outputs; under a training policy it holds
     fp32 parameters and switches between `.train()` and `.eval()`. The user's module is not changed. A name at its top
@@ -153,6 +153,7 @@ def convert(
 def run(request: Request) -> tuple[Report, Converted | None]:
     """All stages; the module is None for a model without weights."""
     check_arguments(request.args, request.kwargs)
+    _check_functions(request.loss, request.optimizer)
     with random_state_kept(), precision_settings_kept():
         return _run(request)
 
@@ -247,15 +248,22 @@ def check_arguments(args: Any, kwargs: Any) -> None:
     """A tensor is a sequence of its rows, and a dict of its keys: neither is what was meant."""
     if not isinstance(args, tuple | list):
         mend = "give them as kwargs=" if isinstance(args, Mapping) else "write (x,)"
-        raise InputError(f"args is a {type(args).__name__}; expected a tuple of the model's arguments: {mend}")
+        raise InputError(f"args is {kind_of(args)}; expected a tuple of the model's arguments: {mend}")
     if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise InputError(f"kwargs is a {type(kwargs).__name__}; expected a dict of arguments by name")
+        raise InputError(f"kwargs is {kind_of(kwargs)}; expected a dict of arguments by name")
+
+
+def _check_functions(loss: Any, optimizer: Any) -> None:
+    if loss is not None and not callable(loss):
+        raise InputError(f"loss is {kind_of(loss)}; expected a function of the model's output that gives a scalar")
+    if optimizer is not None and not callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
+        raise InputError(f"optimizer is {kind_of(optimizer)}; expected a function of parameters that makes one")
 
 
 def device_of(name: str | None, policy: Policy) -> tuple[Hardware, str]:
     """The device to plan for, and who named it."""
     if name is not None and not isinstance(name, str):
-        raise InputError(f'device is a {type(name).__name__}; expected a name of `list devices`, such as "h100"')
+        raise InputError(f'device is {kind_of(name)}; expected a name of `list devices`, such as "h100"')
     if name is not None:
         return resolved(device_named(name)), "given"
     if policy.device:
@@ -267,9 +275,7 @@ def batches_of(args: tuple[Any, ...], kwargs: dict[str, Any], calibration: Itera
     """The example first, then the calibration batches, each as (args, kwargs)."""
     batches: list[Batch] = [(args, kwargs)]
     if calibration is not None and not isinstance(calibration, Iterable):
-        raise InputError(
-            f"calibration is a {type(calibration).__name__}; expected an iterable of batches, such as a list"
-        )
+        raise InputError(f"calibration is {kind_of(calibration)}; expected an iterable of batches, such as a list")
     for index, batch in enumerate(() if calibration is None else calibration):
         if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[0], tuple) and isinstance(batch[1], dict):
             batches.append(batch)
@@ -281,7 +287,7 @@ def batches_of(args: tuple[Any, ...], kwargs: dict[str, Any], calibration: Itera
             batches.append(((batch,), {}))
         else:
             raise InputError(
-                f"calibration batch {index} is a {type(batch).__name__}; expected a tuple of arguments, a dict of "
+                f"calibration batch {index} is {kind_of(batch)}; expected a tuple of arguments, a dict of "
                 "keyword arguments, a tensor, or (args, kwargs)"
             )
     return [usable(batch) for batch in batches]

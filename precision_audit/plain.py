@@ -29,7 +29,8 @@ _GEMMS = ("matmul", "conv", "attention", "rnn")
 def everything_low(
     graph: Graph, policy: Policy, hardware: Hardware, kept: Collection[str] = frozenset()
 ) -> Plan | None:
-    """Every op that has a low kernel runs low, but the ops `kept`. None where a policy has no low format."""
+    """Every op that has a low kernel runs low, but the ops `kept`. None where a policy has no low format, or nothing
+    was captured in the high one."""
     return _plan(graph, policy, hardware, kept)
 
 
@@ -62,6 +63,12 @@ def high_by_casts(graph: Graph, high: str) -> frozenset[str]:
     return frozenset(found)
 
 
+def lowerable(graph: Graph, policy: Policy) -> bool:
+    """Whether any op was captured in the policy's high format, and nobody fixed it there."""
+    computed = (op for op in graph.ops if op.kind not in STATE and not op.fixed)
+    return any(tensor.format == policy.high for op in computed for tensor in op.outputs)
+
+
 def of_inputs(graph: Graph) -> frozenset[str]:
     """Values that depend on an input of the model, or on a random draw."""
     found: set[str] = set()
@@ -86,7 +93,7 @@ def _refused(graph: Graph, low: str) -> set[str]:
 
 
 def _plan(graph: Graph, policy: Policy, hardware: Hardware, kept: Collection[str]) -> Plan | None:
-    if policy.low == policy.high:
+    if policy.low == policy.high or not lowerable(graph, policy):
         return None
     kept = {*kept, *_refused(graph, policy.low)}
     low = Rule("everything", "plain", f"safe-in-{policy.low}")

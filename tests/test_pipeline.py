@@ -96,7 +96,7 @@ def test_calibration_batches_are_all_run() -> None:
     model, args = perceptron(), (torch.randn(8, 64),)
     report = pa.audit(model, args, calibration=[(torch.randn(8, 64),), ((torch.randn(8, 64),), {}), torch.randn(8, 64)])
     assert report.meta.batches == 4
-    with pytest.raises(InputError, match="calibration batch 0 is a int; expected a tuple"):
+    with pytest.raises(InputError, match="calibration batch 0 is an int; expected a tuple"):
         pa.audit(model, args, calibration=[3])  # type: ignore[list-item]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from precision_audit.formats import format_of, is_float
-from precision_audit.records import Graph, InputError, Op, Range, shortened
+from precision_audit.records import Graph, InputError, Op, Range, kind_of, shortened
 from precision_audit.rewrite.converted import Converted
 from precision_audit.verify.runs import Batch
 
@@ -62,7 +62,7 @@ def _which(index: int) -> str:
 def _check(op: Op, value: object, which: str) -> None:
     wanted = op.outputs[0]
     if not isinstance(value, Tensor):
-        raise InputError(f"{which}: {op.key} is a {type(value).__name__}; expected a tensor, as in the example")
+        raise InputError(f"{which}: {op.key} is {kind_of(value)}; expected a tensor, as in the example")
     fits = len(value.shape) == len(wanted.shape) and all(
         isinstance(size, str) or size == given for size, given in zip(wanted.shape, value.shape, strict=True)
     )

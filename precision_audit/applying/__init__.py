@@ -23,7 +23,7 @@ from precision_audit.applying.filtering import module_filter_fn
 from precision_audit.applying.fitting import Names, check_fit, check_unchanged
 from precision_audit.applying.given import Given, graph_of, plan_of
 from precision_audit.applying.left import left_of_inference, left_of_training
-from precision_audit.records import Graph, InputError, Plan
+from precision_audit.records import Graph, InputError, Plan, kind_of
 from precision_audit.records.applied import Applied, Hooked, Stored
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def apply(model: nn.Module, plan: Given, args: Sequence[Any] = (), kwargs: Mappi
     from precision_audit.pipeline import check_arguments
 
     if not isinstance(model, nn.Module):
-        raise InputError(f"model is a {type(model).__name__}; expected the nn.Module to apply the plan to")
+        raise InputError(f"model is {kind_of(model)}; expected the nn.Module to apply the plan to")
     check_arguments(args, kwargs)
     check_unchanged(model)
     made = plan_of(plan)

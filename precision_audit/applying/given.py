@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Union
 from torch import nn
 
 from precision_audit.plan import file as plan_file
-from precision_audit.records import Graph, InputError, Plan, Report
+from precision_audit.records import Graph, InputError, Plan, Report, kind_of
 
 if TYPE_CHECKING:
     from precision_audit.pipeline import Conversion
@@ -30,7 +30,7 @@ def plan_of(given: Given) -> Plan:
         return plan_file.read(given)
     plan = getattr(given, "plan", None)
     if not isinstance(plan, Plan):
-        raise InputError(f"plan is a {type(given).__name__}; expected a Plan, a Report, a Conversion or a plan file")
+        raise InputError(f"plan is {kind_of(given)}; expected a Plan, a Report, a Conversion or a plan file")
     return plan
 
 

@@ -155,7 +155,7 @@ def _export(
         with torch._functorch.config.patch(fake_tensor_propagate_real_tensors=True):
             program = run()
     except (Exception, SystemExit) as error:
-        raise _refusal(model, failure) from error
+        raise (_not_run(model, args, kwargs) or _refusal(model, failure)) from error
     where = user_frame(failure)
     at = f" at {where.file}:{where.line}: {where.text}" if where else ""
     notes.append(f"captured along the path that the example takes{at}: {first_line(failure, 300)}")
@@ -238,6 +238,22 @@ def _dynamic(graph: fx.Graph, dynamic_shapes: Any) -> Iterator[tuple[fx.Node, in
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and isinstance(spec, dict):
             yield from ((node, axis, value.shape[axis], dim) for axis, dim in spec.items())
+
+
+def _not_run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> InputError | None:
+    """What to say where the model does not run on its inputs at all, captured or not."""
+    try:
+        with torch.no_grad(), restored_on_error():
+            _disposable(model)(*args, **kwargs)
+    except Exception as error:
+        where = user_frame(error)
+        at = f" at {where.file}:{where.line}: {where.text}" if where else ""
+        said = f"{type(error).__name__}: {first_line(error, 300).rstrip('.')}"
+        return InputError(
+            f"{type(model).__name__} does not run on these inputs{at}: {said}. "
+            "Give inputs of the sizes and formats that it takes"
+        )
+    return None
 
 
 def _refusal(model: nn.Module, error: BaseException) -> InputError:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from precision_audit.records import InputError
+from precision_audit.records import InputError, kind_of
 
 # Where the modules that replace linears come from.
 _SWAPPED = ("torchao.float8.", "transformer_engine.", "precision_audit.backends.")
@@ -27,7 +27,7 @@ def check_model(model: Any) -> None:
     if isinstance(model, torch.export.ExportedProgram):
         return
     if not isinstance(model, nn.Module):
-        kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        kind = f"the class {model.__name__}" if isinstance(model, type) else kind_of(model)
         mend = (
             "make an instance of it" if isinstance(model, type) and issubclass(model, nn.Module) else "wrap it in one"
         )
@@ -42,7 +42,7 @@ def check_model(model: Any) -> None:
             )
         if type(module).__module__.startswith(_SWAPPED):
             raise InputError(
-                f"{where} is a {type(module).__name__}, which torch.export cannot look into: this model was swapped "
+                f"{where} is {kind_of(module)}, which torch.export cannot look into: this model was swapped "
                 "for fp8 before; give the one it was made from"
             )
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):

@@ -143,6 +143,7 @@ def _work(command: str, spec: str, settings: Settings, argv: list[str]) -> int:
     for message in loaded.messages:
         terminal.say(message)
     report, problems = checking.checked(report, plans, policy, settings)
+    report = outputs.after_writing(report, places.model if module is not None else None)
     _write(module, report, loaded, settings, places)
     if not settings.quiet:
         terminal.say(f"loaded in {loaded_at - started:.1f} s, {command} in {time.perf_counter() - loaded_at:.1f} s")

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_audit import report
-from precision_audit.records import InputError
+from precision_audit.records import InputError, Report
 
 _LATER_SUFFIXES = (".html", ".sarif")
 
@@ -117,3 +117,13 @@ def _try(said: str, parent: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"{said}: cannot write in {parent} ({error.strerror}); give another folder") from error
+
+
+def after_writing(report: Report, model: Path | None) -> Report:
+    """The report of a conversion that was written: its next step is no longer to write it."""
+    first, *others = report.next_steps or ("",)
+    if model is None or not first.startswith("precision-audit convert ") or not first.endswith(" -o out/"):
+        return report
+    place = repr(str(model))
+    how = f"torch.export.load({place}).module()" if model.suffix.lower() == ".pt2" else f"precision_audit.load({place})"
+    return replace(report, next_steps=(f"load it in Python: {how}", *others))

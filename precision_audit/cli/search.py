@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from precision_audit.cli.config import Settings
-from precision_audit.records import InputError, Policy, Report
+from precision_audit.records import InputError, Policy, Report, kind_of
 
 if TYPE_CHECKING:
     from precision_audit.loader import Loaded
@@ -73,6 +73,6 @@ def _function(spec: str, option: str) -> Callable[..., Any]:
     user = target.import_target(path, name)
     found = target.attribute(user, name)
     if not callable(found):
-        raise InputError(f"{option} {spec}: is a {type(found).__name__}; expected a function")
+        raise InputError(f"{option} {spec}: is {kind_of(found)}; expected a function")
     function: Callable[..., Any] = found
     return function

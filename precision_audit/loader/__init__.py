@@ -25,7 +25,7 @@ from precision_audit.loader import checkpoint as checkpoints
 from precision_audit.loader import guess, inputs, sample_inputs, target, trial
 from precision_audit.loader.target import Model
 from precision_audit.loader.user_code import first_line, running, where
-from precision_audit.records import InputError
+from precision_audit.records import InputError, kind_of
 
 # The names that a model file may declare, in the order in which they are looked up.
 NAMES = {
@@ -234,5 +234,5 @@ def _guessed(module: nn.Module, source: str) -> _Inputs:
 
 def _function(value: Any, name: str, source: str) -> Any:
     if value is not None and not callable(value):
-        raise InputError(f"{source.rpartition(':')[0]}: {name} is a {type(value).__name__}; expected {NAMES[name]}")
+        raise InputError(f"{source.rpartition(':')[0]}: {name} is {kind_of(value)}; expected {NAMES[name]}")
     return value

@@ -21,7 +21,7 @@ from precision_audit import formats
 from precision_audit.loader import values
 from precision_audit.loader.inputs import SEED, Spec
 from precision_audit.loader.user_code import running
-from precision_audit.records import InputError
+from precision_audit.records import InputError, kind_of
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -99,7 +99,7 @@ def batches(value: Any, model: nn.Module, source: str) -> Batches | None:
 
         return Batches(run, normal)
     if isinstance(value, Mapping | torch.Tensor) or not isinstance(value, Iterable):
-        raise InputError(f"{where} is a {type(value).__name__}; expected an iterable of batches: put it in a list")
+        raise InputError(f"{where} is {kind_of(value)}; expected an iterable of batches: put it in a list")
     if isinstance(value, Iterator):
         with running(where):
             value = tuple(value)
@@ -166,7 +166,7 @@ def _normal(value: Any, where: str) -> Call:
         args = tuple(value)
     else:
         raise InputError(
-            f"{where} is a {type(value).__name__}; expected a tuple or list of arguments, a dict of keyword arguments, "
+            f"{where} is {kind_of(value)}; expected a tuple or list of arguments, a dict of keyword arguments, "
             "one tensor, or (args, kwargs)"
         )
     unnamed = [key for key in kwargs if not isinstance(key, str)]

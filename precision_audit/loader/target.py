@@ -18,7 +18,7 @@ from torch import fx, nn
 
 from precision_audit.loader import script, user_code
 from precision_audit.loader.user_code import UserModule
-from precision_audit.records import InputError
+from precision_audit.records import InputError, kind_of
 from precision_audit.saving import reexport
 
 Model = nn.Module | torch.export.ExportedProgram
@@ -139,7 +139,7 @@ def instance(value: Any, source: str) -> Model:
     if isinstance(value, Model):
         return getattr(value, "_orig_mod", value) if not isinstance(value, fx.GraphModule) else value
     raise InputError(
-        f"{source}: is a {type(value).__name__}; expected an nn.Module, a class, a function that returns one, "
+        f"{source}: is {kind_of(value)}; expected an nn.Module, a class, a function that returns one, "
         "an fx.GraphModule or an ExportedProgram"
     )
 

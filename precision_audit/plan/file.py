@@ -261,9 +261,12 @@ class _Reader:
     def number(self, node: yaml.Node, name: str, kind: type[Any]) -> Any:
         value = self.text(node, name)
         try:
-            return kind(value)
+            found = kind(value)
         except ValueError:
             self.fail(node, f"{name} {value!r} is no number", "expected a number")
+        if not found >= 0:
+            self.fail(node, f"{name} is {value}", "expected a number that is not negative")
+        return found
 
     def one_of(self, node: yaml.Node, name: str, words: tuple[str, ...]) -> Any:
         value = self.text(node, name)

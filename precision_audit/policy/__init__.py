@@ -36,7 +36,7 @@ def load(name_or_path: str | Path | Policy) -> Policy:
     if isinstance(name_or_path, Policy):
         return name_or_path
     if not isinstance(name_or_path, str | Path):
-        raise InputError(f"policy is a {type(name_or_path).__name__}; expected a name of `list policies`, or a path")
+        raise InputError(f"policy is {name_or_path!r}; expected a name of `list policies`, or a path")
     path = _find(os.fspath(name_or_path), None)
     return _load_shipped(path) if path.parent == folder() else _read(path, os.fspath(name_or_path))
 

@@ -46,6 +46,7 @@ from precision_audit.records.words import (
     Verdict,
     error_line,
     first_line,
+    kind_of,
     shortened,
 )
 
@@ -123,5 +124,6 @@ __all__ = [
     "Verification",
     "error_line",
     "first_line",
+    "kind_of",
     "shortened",
 ]

@@ -43,3 +43,9 @@ def shortened(text: str, width: int) -> str:
 class InputError(Exception):
     """Something the user gave cannot be used: what, where, what was expected, what to do, in one line. The command
     line prints it and exits with 2."""
+
+
+def kind_of(value: object) -> str:
+    """What a value is, for a message: `an int`, `a str`."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

@@ -46,7 +46,7 @@ def time(report: Report) -> str:
     products = {"fp32": " (without TF32)", "tf32": " (products in TF32)"}.get(cost.fp32_products, "")
     parts = [f"{named} {phrases.duration(cost.seconds_high)}{products if 'fp32' in named else ''}"]
     ratios = [_ratio(cost.speed_up_over_high, _beside(report))]
-    if plan.low != plan.high:
+    if plan.low != plan.high and cost.touchable:
         parts.append(f"plain {plan.low} {phrases.duration(cost.seconds_low)}")
         ratios.append(_ratio(cost.speed_up_over_low, f"plain {plan.low}"))
     parts.append(f"this plan {phrases.duration(cost.seconds)}")
@@ -58,7 +58,7 @@ def memory(report: Report) -> str:
     cost, plan = report.cost, report.plan
     assert cost is not None
     parts = [f"{phrases.size(cost.memory_high.total)} {_baseline(report)}"]
-    if plan.low != plan.high:
+    if plan.low != plan.high and cost.touchable:
         parts.append(f"{phrases.size(cost.memory_low.total)} plain {plan.low}")
     return ", ".join([*parts, f"{phrases.size(cost.memory.total)} this plan"])
 

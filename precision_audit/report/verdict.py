@@ -10,7 +10,8 @@ NOT ENOUGH EVIDENCE  nothing was run (no weights, or no inputs); the inputs were
                      table, so that its hazards are unknown; fp8 was asked for and no linear may be swapped (where some
                      may and the policy finds none worth it, the plan is as asked for); a recipe whose numbers one
                      emulated step cannot show; the reference is NaN, or differs from itself by as much as a limit
-                     allows; no output has an element that could be compared.
+                     allows; no output has an element that could be compared; the model is in none of the policy's
+                     formats.
 READY WITH CHANGES   a warning that is open, a swap that holds only while the user keeps a
                      condition on a size (`B % 16 == 0`), or swapped modules that were emulated because their library
                      cannot run here.
@@ -27,6 +28,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from precision_audit import backends
+from precision_audit.formats import is_float
 from precision_audit.records import Finding, Graph, Plan, Policy, Severity, Verdict, Verification
 
 _MENDS = 3  # named at most
@@ -195,8 +197,21 @@ def _missing(
         yield Reason(f"{_count(len(unknown), 'op')} in no table: {', '.join(unknown[:3])}", rule="PA504")
     for recipe in sorted({swap.recipe for swap in backends.stand_ins(plan) if backends.unseen(swap)}):
         yield Reason(f"{recipe} cannot be emulated whole on this machine")
+    other = _captured_elsewhere(graph, policy)
+    if other:
+        yield Reason(
+            f"{policy.name} lowers {policy.high}, the model is in {other}: nothing was lowered",
+            f"build the model in {policy.high}, or give a policy whose low format is {other}",
+        )
     if asks_for_swaps(policy) and not plan.swaps and not _nothing_worth_it(plan):
         yield Reason("fp8 asked for and nothing swapped", rule="PA505")
+
+
+def _captured_elsewhere(graph: Graph, policy: Policy) -> str:
+    """The formats of a model of which no float is in a format that the policy names; "" for every other model."""
+    found = {tensor.format for op in graph.ops for tensor in op.outputs if is_float(tensor.format)}
+    foreign = policy.lowers and bool(found) and found.isdisjoint((policy.high, policy.low))
+    return ", ".join(sorted(found)) if foreign else ""
 
 
 def _unsettled(verification: Verification) -> Reason:

@@ -26,6 +26,7 @@ from precision_audit.ambient import restored_on_error
 from precision_audit.capture.handwritten import names
 from precision_audit.capture.spelling import restored
 from precision_audit.records import Mode, Plan
+from precision_audit.rewrite.calls import check_formats, check_sizes
 
 _serial = itertools.count()
 
@@ -104,6 +105,7 @@ class Converted(nn.Module):
         flat = self._flatten(side.in_spec, args, kwargs)
         if not torch.compiler.is_compiling():
             check_sizes(side.sizes, flat)
+            check_formats(side.graph, flat)
         if side.regions and not torch.compiler.is_compiling():
             with restored_on_error():
                 return pytree.tree_unflatten(side.run(self, *flat), side.out_spec)
@@ -192,32 +194,6 @@ def _sizes(node: fx.Node) -> tuple[str, tuple[int | str, ...]]:
     if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
         return str(node.target), ()
     return str(node.target), tuple(size if isinstance(size, int) else str(size) for size in value.shape)
-
-
-def check_sizes(sizes: Sequence[tuple[str, tuple[int | str, ...]]], flat: Sequence[Any]) -> None:
-    """ValueError for an input whose fixed size differs from the captured one: numbers that the code computed from that
-    size are constants of the graph, and would be wrong without a word. One symbol stands for one size."""
-    known: dict[str, tuple[int, str]] = {}
-    for (name, captured), value in zip(sizes, flat, strict=True):
-        if not captured or not isinstance(value, torch.Tensor):
-            continue
-        given = tuple(value.shape)
-        if len(given) != len(captured):
-            raise ValueError(f"{name} has {len(given)} dimensions; expected {len(captured)}, as when it was captured")
-        for axis, (was, now) in enumerate(zip(captured, given, strict=True)):
-            if isinstance(was, int) and was != now:
-                raise ValueError(
-                    f"{name} has size {now} in dimension {axis}; expected {was}, which was fixed when it was captured; "
-                    f"to leave it open convert with dynamic_shapes={{'{name}': {{{axis}: torch.export.Dim('N')}}}} or "
-                    "name the dimension in --input"
-                )
-            if isinstance(was, str) and was.isidentifier():
-                first, place = known.setdefault(was, (now, f"dimension {axis} of {name}"))
-                if first != now:
-                    raise ValueError(
-                        f"{name} has size {now} in dimension {axis}; expected {first}, the size of {place}: both were "
-                        "captured as one size"
-                    )
 
 
 def _changes_modes(target: Any) -> bool:

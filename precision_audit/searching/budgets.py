@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from precision_audit.records import InputError
+from precision_audit.records import InputError, kind_of
 
 NAMES = ("relative_l2", "sqnr", "argmax_flip", "metric", "metric_drop", "metric_rise")
 OF_METRIC = ("metric", "metric_drop", "metric_rise")
@@ -98,7 +98,7 @@ class Limit:
 def limits(budget: Any, metric: Callable[..., Any] | None = None) -> tuple[Limit, ...]:
     """Every budget, validated."""
     if not isinstance(budget, Mapping):
-        raise InputError(f"budget is a {type(budget).__name__}; expected a dict {_EXAMPLE.replace('=', ': ')}")
+        raise InputError(f"budget is {kind_of(budget)}; expected a dict {_EXAMPLE.replace('=', ': ')}")
     found = tuple(_limit(key, value) for key, value in budget.items())
     if not found:
         raise InputError(f"budget is empty; expected at least one of {', '.join(NAMES)}, {_EXAMPLE}")
@@ -108,7 +108,7 @@ def limits(budget: Any, metric: Callable[..., Any] | None = None) -> tuple[Limit
             f"budget {asked[0]}: there is no metric; give metric= (--metric mod:fn), or define metric in the model file"
         )
     if metric is not None and not callable(metric):
-        raise InputError(f"metric is a {type(metric).__name__}; expected a function of the model that returns a number")
+        raise InputError(f"metric is {kind_of(metric)}; expected a function of the model that returns a number")
     return found
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from precision_audit.records import InputError, error_line
+from precision_audit.records import InputError, error_line, kind_of
 from precision_audit.rewrite.converted import Converted
 from precision_audit.searching.budgets import Limit
 from precision_audit.verify.measures import Measure, is_discrete, measure, worst
@@ -191,7 +191,7 @@ def _number(name: str, value: Any) -> float:
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
         value = value.item()
     if not isinstance(value, numbers.Real):
-        what = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        what = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else kind_of(value)
         raise InputError(f"{name} returned {what}; expected a number")
     return float(value)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from precision_audit.records import InputError
+from precision_audit.records import InputError, kind_of
 
 Loss = Callable[[Any], Tensor]
 
@@ -50,7 +50,7 @@ def _is_loss(value: Tensor) -> bool:
 
 def _checked(value: Any, what: str) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1:
-        found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else kind_of(value)
         raise InputError(f"{what} {found}; expected a tensor of one element, such as the mean")
     if not value.is_floating_point() or not value.requires_grad:
         raise InputError(

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from precision_audit.records import InputError
+from precision_audit.records import InputError, kind_of
 from precision_audit.verify.draws import Draws
 from precision_audit.verify.losses import own_loss
 
@@ -200,7 +200,7 @@ def _real(value: Tensor) -> Tensor:
 
 def _loss(value: Any) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1:
-        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else kind_of(value)
         raise InputError(f"loss returned {what}; expected a tensor of one element, such as the mean")
     return value
 

@@ -233,7 +233,7 @@ def test_what_is_said_of_inputs_that_are_not_finite() -> None:
         (((torch.ones(0, 2),), {}), "x has no samples (shape (0, 2))"),
         (((torch.ones(1, 2, dtype=torch.long),), {}), "x is int64; expected fp32"),
         (((), {"y": torch.ones(1, 2)}), "captured with 1 positional arguments"),
-        (((3,), {}), "x is a int; expected a tensor"),
+        (((3,), {}), "x is an int; expected a tensor"),
     ],
 )
 def test_a_batch_that_does_not_fit_is_refused_in_one_line(batch: Any, said: str) -> None:

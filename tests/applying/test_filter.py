@@ -98,7 +98,7 @@ def test_another_backend_is_refused() -> None:
 
 
 def test_what_is_no_plan() -> None:
-    with pytest.raises(pa.InputError, match="plan is a int; expected a Plan, a Report, a Conversion or a plan file"):
+    with pytest.raises(pa.InputError, match="plan is an int; expected a Plan, a Report, a Conversion or a plan file"):
         pa.module_filter_fn(3)  # type: ignore[arg-type]
 
 

@@ -3,9 +3,9 @@
 For each model and budget the search's plan stands beside the best of 200 random plans and beside greedy removal: start
 from the fastest plan, raise the op with the largest share, until the measured error keeps to the budget. All choose
 from the same (units that go together, recipes of the device, what is held high), all are priced by the same model, and
-only plans that *measure* within the budget count; times that print alike are the same. Random plans: each draws how
-much of the model runs low, and then each unit's format; every one of the 200 is run. Run as a script it prints the
-table and writes it as JSON:
+only plans that *measure* within the budget count; times that are the same to five digits are one. Random plans: each
+draws how much of the model runs low, and then each unit's format; every one of the 200 is run. Run as a script it
+prints the table and writes it as JSON:
 
     python -m tests.benchmarks.search_quality [--plans 200] [-o search_quality.json]
 """

@@ -122,7 +122,7 @@ def test_a_budget_that_is_not_kept_is_status_1(folder, capsys):
         (["--budget", "relative_l2"], "expected NAME=NUMBER"),
         (["--device", "h101"], "did you mean h100?"),
         (["--metric", "net.py:words", "--budget", "metric=1"], "returned a str; expected a number"),
-        (["--metric", "net.py:answer", "--budget", "metric=1"], "is a int; expected a function"),
+        (["--metric", "net.py:answer", "--budget", "metric=1"], "is an int; expected a function"),
         (["--metric", "net.py:nothing", "--budget", "metric=1"], "nothing"),
         (["--metric", "net.py", "--budget", "metric=1"], "names no function"),
         (["--budget", "gone.py:far=1"], "gone.py"),

@@ -201,7 +201,7 @@ MISTAKES = [
         HEAD + "class A(nn.Module):\n    def __init__(self, width):\n        pass\n",
         ["constructor", "(width)", "width=..."],
     ),
-    (HEAD + NET + "example_inputs = 5\n", ["example_inputs is a int", "tuple or list"]),
+    (HEAD + NET + "example_inputs = 5\n", ["example_inputs is an int", "tuple or list"]),
     (
         HEAD + NET + "def example_inputs():\n    raise KeyError('gone')\n",
         ["net.py:13: example_inputs failed", "KeyError: 'gone'"],
@@ -210,7 +210,7 @@ MISTAKES = [
     (HEAD + NET + "example_inputs = {'y': torch.ones(2, 4)}\n", ["y=2x4:fp32", "forward takes (x)"]),
     (HEAD + NET + "example_inputs = {1: torch.ones(2, 4)}\n", ["the key 1"]),
     (HEAD + NET + "example_inputs = torch.ones(2, 5)\n", ["net.py:9", "2x5:fp32", "cannot be multiplied"]),
-    (HEAD + NET + INPUTS + "loss = 3\n", ["loss is a int", "scalar"]),
+    (HEAD + NET + INPUTS + "loss = 3\n", ["loss is an int", "scalar"]),
     (
         HEAD + NET + INPUTS + "calibration_batches = torch.ones(2, 4)\n",
         ["calibration_batches is a Tensor", "in a list"],

@@ -22,7 +22,7 @@ from precision_audit.analyse.histogram import points
 from precision_audit.analyse.streaming import Streamed
 from precision_audit.capture.sources import user_frame, users_frame
 from precision_audit.master_weights import MasterWeights
-from precision_audit.records import InputError, Optimizer, OptimizerState, Source, error_line
+from precision_audit.records import InputError, Optimizer, OptimizerState, Source, error_line, kind_of
 
 Factory = Callable[..., torch.optim.Optimizer]
 
@@ -44,7 +44,7 @@ def made(factory: Factory, module: nn.Module) -> tuple[torch.optim.Optimizer, So
         first = error_line(error)
         raise InputError(f"the optimizer cannot be made{place} ({first}); expected {_FIT}") from error
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InputError(f"optimizer returned a {type(optimizer).__name__}; expected a torch.optim.Optimizer: {_FIT}")
+        raise InputError(f"optimizer returned {kind_of(optimizer)}; expected a torch.optim.Optimizer: {_FIT}")
     if isinstance(optimizer, MasterWeights):  # which checks what it is given, and holds copies
         return optimizer, next(iter(places), None) or _defined(factory)
     own = {id(parameter) for parameter in module.parameters()}
@@ -61,11 +61,11 @@ def check(factory: object) -> None:
     """InputError for what cannot be called with parameters."""
     if isinstance(factory, torch.optim.Optimizer):
         raise InputError(
-            f"optimizer is a {type(factory).__name__} over your own parameters; expected a callable that makes one "
+            f"optimizer is {kind_of(factory)} over your own parameters; expected a callable that makes one "
             f"over those of a copy: {_FIT}"
         )
     if not callable(factory):
-        raise InputError(f"optimizer is a {type(factory).__name__}; expected a callable of parameters: {_FIT}")
+        raise InputError(f"optimizer is {kind_of(factory)}; expected a callable of parameters: {_FIT}")
 
 
 def described(optimizer: torch.optim.Optimizer, source: Source | None, states: tuple[OptimizerState, ...]) -> Optimizer:
