@@ -18,6 +18,7 @@ from torch import nn
 import precision_audit as pa
 from precision_audit import analyse
 from precision_audit.records import InputError
+from precision_audit.report import render
 
 
 def perceptron() -> nn.Module:
@@ -263,6 +264,9 @@ def test_a_measurement_that_fails_is_told_and_the_others_stand(monkeypatch: pyte
         ((torch.randn(8, 64),), None, {"polcy": "fp32"}, "has no argument polcy; did you mean policy[?]$"),
         ((torch.randn(8, 64),), None, {"calibration_data": []}, "did you mean calibration[?]$"),
         ((torch.randn(8, 64),), None, {"optimiser": None}, "did you mean optimizer[?]$"),
+        ((torch.randn(8, 64),), None, {"loss": 5}, "^loss is an int; expected a function of the model's output"),
+        ((torch.randn(8, 64),), None, {"optimizer": "adam"}, "^optimizer is a str; expected a function of parameters"),
+        ((torch.randn(8, 65),), None, {}, r"^Sequential does not run on these inputs.*8x65 and 64x128.*Give inputs of"),
     ],
 )
 @pytest.mark.parametrize("function", [pa.audit, pa.convert])
@@ -272,5 +276,19 @@ def test_arguments_that_cannot_be_meant_get_one_line(
     with pytest.raises(InputError, match=words) as raised:
         function(perceptron(), args, kwargs, **options)
     assert "\n" not in str(raised.value)
-    if options:
+    if "has no argument" in words:
         assert str(raised.value).startswith(f"{function.__name__} has no argument ")
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"), [("fp16-everywhere", "NOT ENOUGH EVIDENCE"), ("bf16-everywhere", "READY")]
+)
+def test_a_model_that_is_low_already(policy: str, verdict: str) -> None:
+    """Under fp16 nothing of a bf16 model is in fp16, neither of the plan nor of a cast: no figure is made up."""
+    report = pa.audit(perceptron().bfloat16(), (torch.randn(8, 64).bfloat16(),), policy=policy)
+    assert report.verdict == verdict
+    assert report.verification is not None and report.cost is not None
+    assert [each.plain_relative_l2 for each in report.verification.outputs] == [None]
+    assert report.cost.touchable == 0
+    text = render(report, "full")
+    assert "plain fp16 6" not in text and ("nothing was lowered" in text) == (policy == "fp16-everywhere")

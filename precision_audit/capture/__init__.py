@@ -245,6 +245,8 @@ def _not_run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     try:
         with torch.no_grad(), restored_on_error():
             _disposable(model)(*args, **kwargs)
+    except SystemExit:
+        return None
     except Exception as error:
         where = user_frame(error)
         at = f" at {where.file}:{where.line}: {where.text}" if where else ""

@@ -13,9 +13,27 @@ from functools import cached_property
 
 import torch
 
+from precision_audit import ops as op_table
 from precision_audit.formats import dtype_of
 from precision_audit.records import Op
 from precision_audit.rules import Context
+from precision_audit.rules.families import (
+    ANGLES,
+    CASTS,
+    CENTRED,
+    DIFFERENCES,
+    DIVISIONS,
+    EXPONENTIALS,
+    JUMPS,
+    LOGARITHMS,
+    LOOKUPS,
+    POLES,
+    RANKS,
+    ROOTS,
+    SAMPLERS,
+    SQUASHERS,
+    STEPS,
+)
 from precision_audit.rules.near_one import next_to_one
 from precision_audit.rules.upstream import MOVES, STATE, Region, Upstream
 from precision_audit.rules.vanish import Vanish
@@ -23,37 +41,9 @@ from precision_audit.verify.limits import limit
 
 Cause = tuple[str, Op, list[str], Mapping[str, str]]
 
-ANGLES = frozenset({"sin", "cos", "tan", "sinc", "special_sinc", "polar"})
-SAMPLERS = frozenset({"grid_sampler", "grid_sampler_2d", "grid_sampler_3d"})
-STEPS = frozenset({"floor", "ceil", "round", "special_round", "trunc", "fix", "frac", "fmod", "remainder"}) | {
-    "floor_divide"
-}
-JUMPS = frozenset({"sign", "sgn", "heaviside", "hardshrink", "threshold"})  # one step, at zero or where they are told
-DIFFERENCES = frozenset({"sub", "subtract", "rsub", "add", "diff", "lerp", "addcmul", "addcdiv"})
-# Ops that subtract inside: a mean, one product from another.
-CENTRED = frozenset({"var", "std", "var_mean", "std_mean", "cov", "corrcoef", "mean", "sum", "trace", "nanmean"}) | {
-    *("layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "batch_norm", "instance_norm", "gradient"),
-    *("_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "cross", "linalg_cross", "cdist", "dist"),
-    *("pairwise_distance", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "dot", "vdot", "det"),
-    *("linalg_det", "linalg_vecdot", "cosine_similarity", "_euclidean_dist", "_cdist_forward"),
-}
-EXPONENTIALS = frozenset(
-    {"exp", "exp2", "expm1", "softmax", "_softmax", "special_exp2", "special_expm1", "sinh", "cosh"}
-)
-LOGARITHMS = frozenset(
-    {"log", "log2", "log10", "log1p", "special_log1p", "logit", "special_logit", "xlogy", "nll_loss"}
-)
-DIVISIONS = frozenset({"div", "divide", "true_divide", "reciprocal"})
-ROOTS = frozenset({"sqrt", "rsqrt", "pow", "acos", "arccos", "asin", "arcsin", "atanh", "acosh", "float_power"})
-POLES = frozenset({"logit", "special_logit", "log1p", "special_log1p", "atanh", "arctanh", "erfinv"})  # of ones
-SQUASHERS = frozenset({"sigmoid", "special_expit", "tanh", "hardsigmoid", "softmax", "_softmax", "erf", "special_ndtr"})
-LOOKUPS = frozenset(
-    {"embedding", "index", "gather", "index_select", "take", "take_along_dim", "embedding_bag", "one_hot"}
-)
-RANKS = frozenset({"argmax", "argmin", "topk", "sort", "argsort", "max", "min"})
-CASTS = frozenset({"to", "_to_copy", "type_as"})
 _SCALES = frozenset({"mul", "div", "neg", "add", "clamp", "clamp_min"})
 _COORDINATES = frozenset({"linspace", "affine_grid_generator", "meshgrid"})
+_INHERITED = 0.3  # of the error of scores, what comes in with the operands of the product that makes them
 _MAGNITUDES = frozenset({"loss", "softmax", "fft_linalg", "attention", "rnn", "transcendental_expanding"})
 
 
@@ -95,9 +85,33 @@ class Causes:
             return "PA201", told, pins, {"cast": _line(cast)}
         if self._coordinates(region) and not region.products:
             return "PA203", decider, pins, {}
+        pins = [*pins, *self._behind(region, decider)]
         crowded = next((op for op in self._ops(region) if self._crowds(op)), None)
         notes = {"decider": decider.op, "crowded": crowded.op if crowded else ""}
         return "PA206", crowded or decider, pins, notes
+
+    def _behind(self, region: Region, decider: Op) -> list[str]:
+        """What leads up to the products that make the scores, where a good part of the scores' error comes in with what
+        those read: with these alone high they would still be decided otherwise. Nothing where that is most of the
+        model's work; then it is what the format costs."""
+        drifts = [
+            self.context.beside[value].drift for value in self.upstream.floats(decider) if value in self.context.beside
+        ]
+        products = [self.upstream.ops[key] for key in region.products]
+        if not drifts or not any(self._drift_in(op) > _INHERITED * max(drifts) for op in products):
+            return []
+        found: dict[str, Op] = {}
+        queue = [operand.value for op in products for operand in op.operands]
+        for value in queue:
+            op = self.context.maker[value]
+            if op.kind not in STATE and op.key not in found:
+                found[op.key] = op
+                queue.extend(operand.value for operand in op.operands)
+        behind, whole = self._work(found.values()), self._work(self.context.computed())
+        return list(found) if behind <= whole / 2 else []
+
+    def _work(self, ops: Iterable[Op]) -> int:
+        return sum(op_table.flops(op, [self.context.tensors[each.value] for each in op.operands]) for op in ops)
 
     def of_angle(self, at: Op) -> Cause:
         """The cause of an error at a sine or cosine, told where its angle is made."""

@@ -2,7 +2,8 @@
 
 What it does: reports an op whose result leaves the low format's range although what it reads is within: an activation,
 a residual stream, a square, attention scores before their scale, a norm, a variance. Only the first such op is named,
-not those that inherit the value or turn it into NaN; also an input of the model that is itself out of range.
+not those that inherit the value or turn it into NaN; also an input of the model that is itself out of range. A note
+where all that reads the infinity makes the same of it as of the number: tanh, sigmoid, a clamp, a comparison.
 Why it is a hazard: beyond 65504 a number in fp16 is infinite. Infinity minus infinity and zero times infinity are NaN,
 and the inverse of infinity is a silent zero. A later op that scales the value down comes too late.
 What to do: keep the op and what reads its result in fp32 (the converter does), or scale before: the query before the

@@ -1,7 +1,8 @@
 """PA104 constant out of range
 
 What it does: reports a number in the code, or a tensor made of one, that the low format cannot hold: a mask of -1e9, a
-fill, a factor. A number that follows the format (`torch.finfo(x.dtype).min`) and a true infinity are no findings.
+fill, a factor. A number that follows the format (`torch.finfo(x.dtype).min`) and a true infinity are no findings; a
+mask that is the same for all inputs, and leaves something in every row of the example, is a note.
 Why it is a hazard: fills such as masked_fill and full raise. Elsewhere the number becomes infinite: zero times it, or a
 row of only such numbers in a softmax, is NaN.
 What to do: `torch.finfo(x.dtype).min`, -inf where a row cannot be masked as a whole, or -1e4.

@@ -1,6 +1,7 @@
 """PA106 parameter, buffer or running statistic out of range
 
 What it does: reports a parameter or buffer with elements beyond the low format's range, at the op that reads it first.
+A note where all that reads it makes the same of the infinity: a bound, a threshold, a causal mask.
 Why it is a hazard: casting the module makes them infinite, for good: a product with zero is NaN, a running variance of
 infinity silences its channel, and the weights saved afterwards are destroyed.
 What to do: keep the op that reads it, and with it the tensor, in fp32; or rescale the weights.

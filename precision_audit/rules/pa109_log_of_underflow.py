@@ -1,6 +1,7 @@
 """PA109 logarithm of an underflowed number
 
-What it does: reports a logarithm that reads a number, or number plus eps, that rounds to zero in the low format.
+What it does: reports a logarithm that reads a number, or number plus eps, that rounds to zero in the low format. A note
+where only a sigmoid or an exponential reads it, which gives zero of either.
 Why it is a hazard: fp16 holds nothing below 6e-8. log(p + 1e-8) of a zero probability is -18 in fp32 and -inf in fp16;
 a small softmax probability becomes zero before its logarithm is taken.
 What to do: log_softmax or logsigmoid of the logits, an eps the format holds, or the chain to the logarithm in fp32.

@@ -1,7 +1,8 @@
 """PA110 underflow
 
 What it does: reports an op whose result vanishes in the low format and is needed: a division or inverse root loses
-elements for it, or the whole result is rounded away and a relative error of a tenth or more reaches an output.
+elements for it, or the whole result is rounded away and a relative error of a tenth or more reaches an output. Also
+running variances so small that a cast of the module leaves a few steps of them.
 Why it is a hazard: fp16 holds nothing below 6e-8 and loses digits from 6e-5 down. The squares of 1e-4 are gone, a
 softmax written without its shift is zero over zero, a factor of 1e-9 that is taken back later has erased everything.
 What to do: scale before squaring, subtract the maximum before exp, or keep the chain in fp32 until numbers are back.

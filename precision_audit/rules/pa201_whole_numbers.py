@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 from precision_audit.records import Evidence, Finding
 from precision_audit.rules import Context, Example, found
-from precision_audit.rules.causes import ANGLES, Causes
+from precision_audit.rules.causes import Causes
+from precision_audit.rules.families import ANGLES
 from precision_audit.rules.leaps import at_stake, evidence, leaps, severity, told
 from precision_audit.rules.upstream import Upstream
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from precision_audit.records import Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
-from precision_audit.rules.causes import SAMPLERS
+from precision_audit.rules.families import SAMPLERS
 from precision_audit.rules.leaps import Leap, at_stake, base, evidence, half_step, leaps, severity, told, tolerance
 from precision_audit.rules.upstream import Upstream
 

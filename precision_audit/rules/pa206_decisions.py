@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from precision_audit import ops
 from precision_audit.records import Evidence, Finding, Severity
 from precision_audit.rules import Context, Example, found
-from precision_audit.rules.causes import JUMPS, STEPS
+from precision_audit.rules.families import JUMPS, STEPS
 from precision_audit.rules.leaps import RUINED, Leap, at_stake, base, evidence, leaps, percent, severity, told
 from precision_audit.rules.upstream import Upstream
 

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 
 from precision_audit.records import Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
-from precision_audit.rules.causes import DIVISIONS, LOGARITHMS, Causes
+from precision_audit.rules.causes import Causes
+from precision_audit.rules.families import DIVISIONS, LOGARITHMS
 from precision_audit.rules.leaps import at_stake, base, evidence, leaps, severity, told
 from precision_audit.rules.upstream import MOVES, Upstream
 

@@ -670,3 +670,19 @@ def test_the_next_command_speaks_of_the_same_run(net: str, capsys: pytest.Captur
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("next: "))
     expected = "convert noisy.py:Net --policy fp16-inference --device h100 --input Bx16:fp32 --input B=4 -o out/"
     assert line == f"next: precision-audit {expected}"
+
+
+@pytest.mark.parametrize(
+    ("place", "how"),
+    [("out", "precision_audit.load('out')"), ("out.pt2", "torch.export.load('out.pt2').module()")],
+)
+def test_after_a_conversion_the_next_step_is_to_load_it(
+    net: str, capsys: pytest.CaptureFixture[str], place: str, how: str
+) -> None:
+    Path("noisy.py").write_text(NOISY)
+    assert cli.main(["convert", "noisy.py", "-o", place]) == 0
+    assert f"next: load it in Python: {how}" in capsys.readouterr().out.splitlines()
+    import precision_audit
+    from precision_audit import load  # what the line speaks of
+
+    assert precision_audit.load is load and callable(load(place))

@@ -89,6 +89,7 @@ def test_the_text_is_the_same_every_time_and_shows_one_thing_per_line():
         (("  x: fp32", "  x: fp99"), 0, "format 'fp99' is not known"),
         (("  x: fp32", "  x: fp32\n  x: bf16"), 0, "'x' stands twice in ops"),
         (("bytes: 96", "bytes: many"), 0, "bytes 'many' is no number"),
+        (("bytes: 96", "bytes: -96"), 0, "bytes is -96; expected a number that is not negative"),
         (("copy: true", "copy: maybe"), 0, "copy 'maybe' is not known; expected true or false"),
         (("value: x, ", ""), 0, "cast lacks the key 'value'"),
         (("recipe: rowwise, ", ""), 0, "swap lacks the key 'recipe'"),

@@ -137,3 +137,13 @@ def test_one_symbol_is_one_size() -> None:
     assert torch.equal(module(longer, torch.ones(2, 7)), Positions()(longer, torch.ones(2, 7)))
     with pytest.raises(ValueError, match="mask has size 1 in dimension 1; expected 7, the size of dimension 1 of x"):
         module(longer, torch.ones(2, 1))
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.float16])
+def test_an_input_in_another_format_than_the_graph_reads_is_named(given: torch.dtype) -> None:
+    module = pa.convert(nn.Linear(4, 4), (torch.ones(2, 4),), policy="bf16-everywhere").module
+    name = {torch.float32: "fp32", torch.float16: "fp16"}[given]
+    with pytest.raises(ValueError, match=rf"^input is {name}; expected bf16.* module.as_read\(args, kwargs\)$"):
+        module(torch.ones(2, 4, dtype=given))
+    (args, kwargs) = module.as_read((torch.ones(2, 4, dtype=given),), {})
+    assert module(*args, **kwargs).dtype is torch.bfloat16

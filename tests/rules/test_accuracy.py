@@ -800,3 +800,33 @@ def test_harmless_neighbours_are_left_alone(name: str, policy: str) -> None:
     torch.manual_seed(0)
     made = pa.convert(model.eval(), inputs(), policy=policy, verify=False)
     assert [(one.rule, one.op, one.message) for one in _told(made.report.findings)] == []
+
+
+class Routed(nn.Module):
+    """A body before the router: what it rounds decides as much as what the router rounds."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.norm, self.router = nn.Linear(32, 32), nn.LayerNorm(32), nn.Linear(32, 8)
+        experts = (nn.Sequential(nn.Linear(32, width), nn.GELU(), nn.Linear(width, 32)) for _ in range(8))
+        self.experts = nn.ModuleList(experts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(torch.relu(self.body(x)))
+        p = self.router(h).softmax(-1)
+        v, i = p.topk(2, -1)
+        weights = torch.zeros_like(p).scatter(-1, i, v)
+        made: Tensor = (torch.stack([expert(h) for expert in self.experts], -1) * weights.unsqueeze(-2)).sum(-1)
+        return made
+
+
+@pytest.mark.parametrize(("width", "kept"), [(128, True), (1, False)])
+def test_what_leads_up_to_a_router_is_kept_high_unless_it_is_most_of_the_model(width: int, kept: bool) -> None:
+    """Multiply-adds per row: body 1024 and router 256 against 8 * 64 * width in the experts."""
+    x = torch.randn(400, 32, generator=torch.Generator().manual_seed(1))
+    report = pa.audit(Routed(width).eval(), (x,), policy="bf16-everywhere", device="cpu-amx")
+    (finding,) = [each for each in report.findings if each.rule == "PA206" and each.severity != "note"]
+    assert finding.op == "/topk#0" and "router/linear#0" in finding.pins
+    assert ("body/linear#0" in finding.pins) == kept
+    assert report.verification is not None and report.verification.passed == kept
