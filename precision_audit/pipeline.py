@@ -153,7 +153,10 @@ def convert(
 def run(request: Request) -> tuple[Report, Converted | None]:
     """All stages; the module is None for a model without weights."""
     check_arguments(request.args, request.kwargs)
-    _check_functions(request.loss, request.optimizer)
+    if request.loss is not None and not callable(request.loss):
+        raise InputError(
+            f"loss is {kind_of(request.loss)}; expected a function of the model's output that gives a scalar"
+        )
     with random_state_kept(), precision_settings_kept():
         return _run(request)
 
@@ -251,13 +254,6 @@ def check_arguments(args: Any, kwargs: Any) -> None:
         raise InputError(f"args is {kind_of(args)}; expected a tuple of the model's arguments: {mend}")
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise InputError(f"kwargs is {kind_of(kwargs)}; expected a dict of arguments by name")
-
-
-def _check_functions(loss: Any, optimizer: Any) -> None:
-    if loss is not None and not callable(loss):
-        raise InputError(f"loss is {kind_of(loss)}; expected a function of the model's output that gives a scalar")
-    if optimizer is not None and not callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
-        raise InputError(f"optimizer is {kind_of(optimizer)}; expected a function of parameters that makes one")
 
 
 def device_of(name: str | None, policy: Policy) -> tuple[Hardware, str]:

@@ -265,7 +265,7 @@ def test_a_measurement_that_fails_is_told_and_the_others_stand(monkeypatch: pyte
         ((torch.randn(8, 64),), None, {"calibration_data": []}, "did you mean calibration[?]$"),
         ((torch.randn(8, 64),), None, {"optimiser": None}, "did you mean optimizer[?]$"),
         ((torch.randn(8, 64),), None, {"loss": 5}, "^loss is an int; expected a function of the model's output"),
-        ((torch.randn(8, 64),), None, {"optimizer": "adam"}, "^optimizer is a str; expected a function of parameters"),
+        ((torch.randn(8, 64),), None, {"optimizer": "adam"}, "^optimizer is a str; expected a callable of parameters"),
         ((torch.randn(8, 65),), None, {}, r"^Sequential does not run on these inputs.*8x65 and 64x128.*Give inputs of"),
     ],
 )

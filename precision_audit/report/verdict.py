@@ -28,7 +28,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from precision_audit import backends
-from precision_audit.formats import is_float
 from precision_audit.records import Finding, Graph, Plan, Policy, Severity, Verdict, Verification
 
 _MENDS = 3  # named at most
@@ -209,6 +208,8 @@ def _missing(
 
 def _captured_elsewhere(graph: Graph, policy: Policy) -> str:
     """The formats of a model of which no float is in a format that the policy names; "" for every other model."""
+    from precision_audit.formats import is_float  # needs torch, which `lint` does without
+
     found = {tensor.format for op in graph.ops for tensor in op.outputs if is_float(tensor.format)}
     foreign = policy.lowers and bool(found) and found.isdisjoint((policy.high, policy.low))
     return ", ".join(sorted(found)) if foreign else ""

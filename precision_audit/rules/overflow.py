@@ -4,8 +4,8 @@ Takes what `reach` found and the words of one rule; gives the finding with its n
 error where something finite is lost or torch refuses the number, warning where the infinity that comes of it says what
 the number said (a mask before a softmax) or made no difference on the example (1 / (1 + x)), and note where the user
 himself keeps the arithmetic in the high format, an exponential ends as a sigmoid's, or the infinity can do no harm: it
-ends in a tanh or a clamp, or stands in a mask that is the same for all inputs. Then nothing is kept high, but an op
-that refuses the number.
+ends in a tanh or a clamp, or stands in a mask that is the same for all inputs. For a mask nothing is kept high but an
+op that refuses the number; an op whose own result leaves the range is, whatever reads it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ def severity(origin: Origin, context: Context) -> Severity:
 
 
 def pins(origin: Origin, context: Context) -> tuple[str, ...]:
-    """What must run high. An infinity that harms nothing may be; torch cannot write a number that does not fit."""
-    if refused(origin, context) or not (origin.settled or origin.saturated):
+    """What must run high: an op whose own result leaves the range, whatever reads it. An infinity in a mask or a bound
+    may be, but torch cannot write a number that does not fit."""
+    bound = origin.settled or (origin.saturated and origin.value not in origin.op.values)
+    if refused(origin, context) or not bound:
         return origin.pins
     return (origin.op.key,) if refuses(origin) else ()
 

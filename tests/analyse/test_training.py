@@ -214,7 +214,7 @@ BAD = [
     ({"loss": total, "steps": 1.5}, "steps is 1.5; expected"),
     ({"loss": total, "optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1)}, "is a SGD over your own"),
     ({"loss": total, "optimizer": 3}, "optimizer is an int; expected a callable"),
-    ({"loss": total, "optimizer": lambda p: 3}, "optimizer returned a int; expected a torch.optim.Optimizer"),
+    ({"loss": total, "optimizer": lambda p: 3}, "optimizer returned an int; expected a torch.optim.Optimizer"),
     (
         {"loss": total, "optimizer": lambda p: torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1)},
         "holds 1 parameters",

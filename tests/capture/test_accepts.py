@@ -34,7 +34,7 @@ def _quantized_buffer() -> nn.Module:
     ("model", "words"),
     [
         (lambda: nn.Linear, ["the class Linear", "make an instance"]),
-        (lambda: 3, ["a int", "expected an nn.Module"]),
+        (lambda: 3, ["an int", "expected an nn.Module"]),
         (lambda: nn.Sequential(nn.LazyLinear(4)), ["0.weight", "lazy", "run the model once"]),
         (lambda: nn.Sequential(nn.LazyBatchNorm1d(), nn.ReLU()), ["lazy"]),
         (lambda: torch.jit.script(nn.ReLU()), ["TorchScript", "give the nn.Module"]),

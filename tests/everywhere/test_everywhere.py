@@ -68,7 +68,10 @@ def test_what_is_clean_is_left_alone(name: str, low: str) -> None:
     report, error = _converted(name, low)
     assert [(each.rule, each.op, each.message) for each in report.findings if each.severity != "note"] == []
     assert error <= _limit(low)
-    assert [each.op for each in report.decisions if each.chosen == "fp32"] == []
+    kept = {
+        op.op for op in report.graph.ops if op.key in {each.op for each in report.decisions if each.chosen == "fp32"}
+    }
+    assert kept <= set(MODELS[name].kept), kept  # what leaves the range is, although it does no harm
 
 
 @cache
