@@ -8,6 +8,7 @@ to another family. Reads records only. The order of the questions is the order o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
@@ -85,8 +86,8 @@ class Causes:
             return "PA201", told, pins, {"cast": _line(cast)}
         if self._coordinates(region) and not region.products:
             return "PA203", decider, pins, {}
-        pins = [*pins, *self._behind(region, decider)]
         crowded = next((op for op in self._ops(region) if self._crowds(op)), None)
+        pins = pins if crowded else [*pins, *self._behind(region, decider)]
         notes = {"decider": decider.op, "crowded": crowded.op if crowded else ""}
         return "PA206", crowded or decider, pins, notes
 
@@ -94,11 +95,9 @@ class Causes:
         """What leads up to the products that make the scores, where a good part of the scores' error comes in with what
         those read: with these alone high they would still be decided otherwise. Nothing where that is most of the
         model's work; then it is what the format costs."""
-        drifts = [
-            self.context.beside[value].drift for value in self.upstream.floats(decider) if value in self.context.beside
-        ]
         products = [self.upstream.ops[key] for key in region.products]
-        if not drifts or not any(self._drift_in(op) > _INHERITED * max(drifts) for op in products):
+        off = max((self._error(value) for value in self.upstream.floats(decider)), default=0.0)
+        if not any(self._brought(op) > _INHERITED * off for op in products):
             return []
         found: dict[str, Op] = {}
         queue = [operand.value for op in products for operand in op.operands]
@@ -109,6 +108,20 @@ class Causes:
                 queue.extend(operand.value for operand in op.operands)
         behind, whole = self._work(found.values()), self._work(self.context.computed())
         return list(found) if behind <= whole / 2 else []
+
+    def _error(self, value: str) -> float:
+        """Root mean square of how far the value is off in the low model."""
+        seen, held = self.context.beside.get(value), self.context.ranges.get(value)
+        if seen is None or held is None or not held.count:
+            return 0.0
+        squares = sum(number * (1.5 * 2.0**exponent) ** 2 for exponent, number in held.histogram)
+        return seen.drift * math.sqrt(squares / held.count)
+
+    def _brought(self, op: Op) -> float:
+        """Of a product's error, what comes in with its operands."""
+        seen = self.context.beside.get(op.values[0])
+        part = min(1.0, seen.drift_in / seen.drift) if seen is not None and seen.drift else 0.0
+        return part * self._error(op.values[0])
 
     def _work(self, ops: Iterable[Op]) -> int:
         return sum(op_table.flops(op, [self.context.tensors[each.value] for each in op.operands]) for op in ops)

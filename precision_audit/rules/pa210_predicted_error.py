@@ -23,6 +23,7 @@ from precision_audit.analyse.predicted_error import error_when_low, heaviest, we
 from precision_audit.records import Evidence, Finding
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.sparing import may_run_low, outputs
+from precision_audit.rules.upstream import PRODUCTS
 
 LAST = 1
 
@@ -60,10 +61,11 @@ def _seen(context: Context, tolerance: float) -> bool:
 
 
 def _few(context: Context, low: Sequence[str], pins: Sequence[str]) -> bool:
-    """Few enough to be called the cause, and not what the model is there to compute."""
+    """Few enough to be called the cause, or arithmetic beside the products, and not what the model is there to
+    compute."""
     work = {op.key: ops.flops(op, [context.tensors[o.value] for o in op.operands]) for op in context.computed()}
-    whole, kept = sum(work[key] for key in low), sum(work[key] for key in pins)
-    return 0 < len(pins) <= max(_FEW, _PART * len(low)) and len(pins) < len(low) and kept <= whole / 2
+    few = len(pins) <= max(_FEW, _PART * len(low)) or not any(context.by_key()[key].kind in PRODUCTS for key in pins)
+    return len(pins) > 0 and few and sum(work[key] for key in pins) <= sum(work.values()) / 2
 
 
 def _concentrated(

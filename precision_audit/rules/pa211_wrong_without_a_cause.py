@@ -1,8 +1,9 @@
 """PA211 plain low precision gives another answer
 
 What it does: reports an output that the model gives otherwise when it runs wholly in the low format, where no other
-rule has named a cause on the way to it: lost elements, a relative error of a fifth, one decision in twenty. It names
-the op where the error begins. Runs after all other rules.
+rule has named a cause on the way to it: lost elements, a relative error of a fifth, one decision in twenty; or any
+error beyond the policy's tolerance which the sum of all rounding errors does not explain. It names the op where the
+error begins. Runs after all other rules.
 Why it is a hazard: a model that is cast as a whole gives this answer. What the policy keeps high anyway may be what
 saves the converted model, and whoever changes the policy should know.
 What to do: keep the op named, and what makes its operands, in the high format; `convert` does.
@@ -16,8 +17,9 @@ from collections.abc import Iterator
 from precision_audit.records import Beside, Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.reach import Reach
+from precision_audit.verify.limits import limit
 
-LAST = 1
+LAST = 2
 
 _WRONG = 0.2  # relative error of an output
 _CHANGED = 0.05  # share of an integer output
@@ -28,12 +30,14 @@ def check(context: Context) -> Iterator[Finding]:
     if context.policy.autocast:
         return
     reach, told = Reach(context), _told(context)
+    explained = any(each.rule == "PA210" for each in context.told)
+    wrong = _WRONG if explained else min(_WRONG, limit(context.policy, "relative_l2", "") or _WRONG)
     named: set[str] = set()
     for value in dict.fromkeys(context.graph.outputs):
         beside = context.as_cast.get(value)
-        if beside is None or not _is_wrong(beside, _WRONG) or _ancestors(context, value) & told:
+        if beside is None or not _is_wrong(beside, wrong) or _ancestors(context, value) & told:
             continue
-        culprit = _begins(context, value, reach)
+        culprit = _begins(context, value, reach, min(_BEGINS, beside.drift / 4 if beside.drift else _BEGINS))
         if culprit.key in named or not reach.free(culprit):
             continue
         named.add(culprit.key)
@@ -64,22 +68,26 @@ def _ancestors(context: Context, value: str) -> set[str]:
     return found
 
 
-def _begins(context: Context, value: str, reach: Reach) -> Op:
+def _begins(context: Context, value: str, reach: Reach, begins: float) -> Op:
     """The op from which the error comes: back over wrong operands until an op makes it by itself, or has none. A
     decision makes none: there the scores are looked at."""
     op, seen = context.maker[value], set[str]()
     while op.key not in seen:
         seen.add(op.key)
         own = [context.as_cast[each] for each in op.values if each in context.as_cast]
-        if any(each.fresh >= _BEGINS or each.fresh_lost for each in own):
+        if any(each.fresh >= begins or each.fresh_lost for each in own):
             break
         read = [operand.value for operand in op.operands if operand.value in context.as_cast]
-        if reach.free(op):
-            read = [each for each in read if _is_wrong(context.as_cast[each], _BEGINS)]
+        wrong = [each for each in read if _is_wrong(context.as_cast[each], begins)]
+        read = wrong if wrong or reach.free(op) else read
         if not read:
             break
-        op = context.maker[max(read, key=lambda each: (context.as_cast[each].lost, context.as_cast[each].drift))]
+        op = context.maker[max(read, key=lambda each: _size(context.as_cast[each]))]
     return op
+
+
+def _size(beside: Beside) -> tuple[int, float]:
+    return beside.lost, max(beside.drift, beside.changed)
 
 
 def _finding(context: Context, culprit: Op, value: str, beside: Beside) -> Finding:

@@ -27,8 +27,8 @@ def added(
     known: Iterable[Finding], new: Iterable[Finding], said: Mapping[str, Finding], kept: frozenset[str]
 ) -> tuple[Finding, ...]:
     """`known` with what is new to the runs before, whose findings `said` has by fingerprint. What was a note behind
-    lost elements, and is worse now that it can be seen, takes the place of the note and keeps its pins; of ops that are
-    `kept` high in this run the runs before have told."""
+    lost elements, and is worse now that it can be seen, takes the place of the note and keeps its pins. Of ops that are
+    `kept` high in this run the runs before have told; what is told of them again was not enough, and adds its pins."""
     fresh: list[Finding] = []
     worse: dict[str, Finding] = {}
     for each in new:
@@ -37,4 +37,6 @@ def added(
             fresh.append(each)
         elif _RANK[each.severity] > _RANK[before.severity] and kept.isdisjoint((each.op, *before.pins)):
             worse[each.fingerprint] = replace(each, pins=tuple(dict.fromkeys((*each.pins, *before.pins))))
+        elif each.op in kept and each.severity != "note" and not set(each.pins) <= set(before.pins):
+            worse[each.fingerprint] = replace(before, pins=tuple(dict.fromkeys((*before.pins, *each.pins))))
     return (*(worse.get(each.fingerprint, each) for each in known), *fresh)

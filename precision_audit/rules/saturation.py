@@ -137,10 +137,12 @@ class _Walk:
 
     def _bounded(self, name: str, others: list[str], behind: Behind) -> Behind | None:
         """The smaller of two numbers is the other one where this one is beyond it."""
-        bound = self._finite(others[0]) if others else None
-        if bound is None or bound >= min(each for each in (behind.plus, behind.minus) if each is not None):
+        if not others or self._finite(others[0]) is None:
             return None
-        return Behind(None, behind.minus) if name == "minimum" else Behind(behind.plus, None)
+        other, plus, minus = self._context.ranges[others[0]], behind.plus, behind.minus
+        if name == "minimum":
+            return Behind(None, minus) if plus is None or other.highest <= plus else None
+        return Behind(plus, None) if minus is None or other.lowest >= -minus else None
 
     def _moved(self, op: Op, name: str, value: str, others: list[str], behind: Behind) -> Behind | None:
         argument = next(each.argument for each in op.operands if each.value == value)

@@ -132,7 +132,8 @@ class Upstream:
         return value
 
     def region(self, values: Iterable[str], *, through: bool = False) -> Region:
-        """What makes `values`. `through`: products of two activations are walked through."""
+        """What makes `values`. `through`: products of two activations are walked through. So are those that were kept
+        high in this run, where what is still off comes in with their operands."""
         cheap: dict[str, int] = {}
         products: dict[str, int] = {}
         state: dict[str, int] = {}
@@ -148,7 +149,7 @@ class Upstream:
                 cheap[op.key] = distance
             else:
                 products[op.key] = distance
-                if self._weighted(op) or not through:
+                if op.key not in self.context.kept and (self._weighted(op) or not through):
                     continue
             read = [operand.value for operand in op.operands]
             read += [writer.key for writer in self._writers.get(value, ()) if len(writer.values) == 1]
@@ -162,7 +163,7 @@ class Upstream:
         """Without what feeds a product of the region that lies nearer to its values."""
         nearest: dict[str, int] = {}  # op key → distance of the nearest product with a weight that it feeds
         for key, distance in sorted(found.products.items(), key=lambda item: item[1]):
-            if not self._weighted(self.ops[key]):
+            if not self._weighted(self.ops[key]) or key in self.context.kept:
                 continue
             queue = [operand.value for operand in self.ops[key].operands]
             for value in queue:

@@ -144,8 +144,8 @@ class Vanish:
         return 0 if before or any(self.reach.far(o.value) for o in op.operands) else lost
 
     def upstream(self, value: str, anything: bool = False) -> tuple[Op, ...]:
-        """The cheap ops that make the value out of larger numbers, back to a product, a norm or an input; `anything`
-        that computes counts where the value is a constant."""
+        """The cheap ops that make the value out of larger numbers, back to a norm, an input or a product, but for one
+        that makes small numbers itself; `anything` that computes counts where the value is a constant."""
         found: dict[str, Op] = {}
         waiting = [(value, 0)]
         while waiting:
@@ -155,7 +155,8 @@ class Vanish:
                 continue
             row = ops.row(op.op)
             moves = row is not None and row.kind in ("view_layout", "cast", "gather_index")
-            if base(op) not in _MAKERS and not moves and not anything:
+            small = row is not None and row.kind == "matmul" and self._has_small(at)
+            if base(op) not in _MAKERS and not moves and not small and not anything:
                 continue
             found[op.key] = op
             waiting.extend((v, depth + 1) for v in self.reach.inputs(op) if is_float(self.context.tensors[v].format))
@@ -196,6 +197,11 @@ class Vanish:
                 found[maker.key] = maker
                 waiting.extend(operand.value for operand in maker.operands)
         return tuple(found.values())
+
+    def _has_small(self, value: str) -> bool:
+        """Whether some of its elements lie below the low format's normal numbers."""
+        seen = self.context.ranges.get(value)
+        return seen is not None and 0 < seen.smallest <= (self.context.low.min_normal or 0.0)
 
     def _is_small(self, value: str) -> bool:
         """Whether the value lies below the low format's normal numbers as a whole."""
