@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from precision_audit import ops
 from precision_audit.decide import Decided, decisions_alone
-from precision_audit.formats import FORMATS
+from precision_audit.formats import FORMATS, is_float
 from precision_audit.plan import plan as cheapest
 from precision_audit.policy.match import STATE
 from precision_audit.records import Graph, Hardware, Plan, Policy, Rule, Tensor
@@ -98,9 +98,10 @@ def _plan(graph: Graph, policy: Policy, hardware: Hardware, kept: Collection[str
     kept = {*kept, *_refused(graph, policy.low)}
     low = Rule("everything", "plain", f"safe-in-{policy.low}")
     plain = replace(policy, name=f"plain {policy.low}", rules=(low,), autocast="", casts="shared", keep_io_types=True)
+    deciding = {op.key for op in graph.ops if not any(is_float(each.format) for each in op.outputs)}
     decisions = tuple(
         replace(each, classification=f"keep-{policy.high}", chosen=policy.high)
-        if each.op in kept and each.classification != "fixed"
+        if each.op in kept and (each.classification != "fixed" or each.op in deciding)
         else each
         for each in decisions_alone(graph, plain, hardware)
     )

@@ -75,7 +75,7 @@ class Causes:
 
     def decided(self, decider: Op, at: Op) -> Cause:
         """The cause of a decision by `decider` that changed and that shows at `at`."""
-        region = self.upstream.region(self.upstream.floats(decider))
+        region = self.upstream.region(self.upstream.floats(decider), kept=False)
         cast = decider if decider.op in CASTS else None
         if cast is not None:  # x.floor().long() is decided by the floor
             decider = next((op for op in self._ops(region) if op.op in STEPS and region.cheap[op.key] <= 2), decider)

@@ -32,7 +32,7 @@ def check(context: Context) -> Iterator[Finding]:
     reach, told = Reach(context), _told(context)
     explained = any(each.rule == "PA210" for each in context.told)
     wrong = _WRONG if explained else min(_WRONG, limit(context.policy, "relative_l2", "") or _WRONG)
-    named: set[str] = set()
+    named = {each.op for each in context.told if each.rule != "PA206"}  # a note says why it is none
     for value in dict.fromkeys(context.graph.outputs):
         beside = context.as_cast.get(value)
         if beside is None or not _is_wrong(beside, wrong) or _ancestors(context, value) & told:

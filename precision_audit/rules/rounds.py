@@ -37,6 +37,6 @@ def added(
             fresh.append(each)
         elif _RANK[each.severity] > _RANK[before.severity] and kept.isdisjoint((each.op, *before.pins)):
             worse[each.fingerprint] = replace(each, pins=tuple(dict.fromkeys((*each.pins, *before.pins))))
-        elif each.op in kept and each.severity != "note" and not set(each.pins) <= set(before.pins):
+        elif each.op in kept and "note" not in (each.severity, before.severity):
             worse[each.fingerprint] = replace(before, pins=tuple(dict.fromkeys((*before.pins, *each.pins))))
     return (*(worse.get(each.fingerprint, each) for each in known), *fresh)

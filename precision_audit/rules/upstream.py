@@ -131,9 +131,9 @@ class Upstream:
             op = self.context.maker[value]
         return value
 
-    def region(self, values: Iterable[str], *, through: bool = False) -> Region:
-        """What makes `values`. `through`: products of two activations are walked through. So are those that were kept
-        high in this run, where what is still off comes in with their operands."""
+    def region(self, values: Iterable[str], *, through: bool = False, kept: bool = True) -> Region:
+        """What makes `values`. `through`: products of two activations are walked through; with `kept` also those
+        that were kept high in this run, where what is still off comes in with their operands."""
         cheap: dict[str, int] = {}
         products: dict[str, int] = {}
         state: dict[str, int] = {}
@@ -149,21 +149,21 @@ class Upstream:
                 cheap[op.key] = distance
             else:
                 products[op.key] = distance
-                if op.key not in self.context.kept and (self._weighted(op) or not through):
+                if not (kept and op.key in self.context.kept) and (self._weighted(op) or not through):
                     continue
             read = [operand.value for operand in op.operands]
             read += [writer.key for writer in self._writers.get(value, ()) if len(writer.values) == 1]
             queue.extend((each, distance + 1) for each in read)
-        return self._without_trunk(Region(cheap, products, state))
+        return self._without_trunk(Region(cheap, products, state), self.context.kept if kept else frozenset())
 
     def _weighted(self, op: Op) -> bool:
         return any(operand.value in self.constants for operand in op.operands)
 
-    def _without_trunk(self, found: Region) -> Region:
-        """Without what feeds a product of the region that lies nearer to its values."""
+    def _without_trunk(self, found: Region, kept: frozenset[str]) -> Region:
+        """Without what feeds a product of the region that lies nearer to its values, but for those `kept`."""
         nearest: dict[str, int] = {}  # op key → distance of the nearest product with a weight that it feeds
         for key, distance in sorted(found.products.items(), key=lambda item: item[1]):
-            if not self._weighted(self.ops[key]) or key in self.context.kept:
+            if not self._weighted(self.ops[key]) or key in kept:
                 continue
             queue = [operand.value for operand in self.ops[key].operands]
             for value in queue:
@@ -172,10 +172,10 @@ class Upstream:
                     nearest[maker.key] = distance
                     queue.extend(operand.value for operand in maker.operands)
 
-        def kept(keys: Mapping[str, int]) -> dict[str, int]:
+        def left(keys: Mapping[str, int]) -> dict[str, int]:
             return {key: at for key, at in keys.items() if at <= nearest.get(key, math.inf)}
 
-        return Region(kept(found.cheap), kept(found.products), found.state)
+        return Region(left(found.cheap), left(found.products), found.state)
 
     def descends(self, values: Iterable[str], keys: Iterable[str]) -> set[str]:
         """Those of `keys` that read one of `values`, directly or through others of `keys`."""
