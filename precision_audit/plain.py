@@ -52,6 +52,10 @@ def high_by_casts(graph: Graph, high: str) -> frozenset[str]:
             if any(tensor.format == high for tensor in op.outputs):
                 found.update(op.values)
             continue
+        if not op.follows and not any(_has_fraction(tensors.get(each.value)) for each in op.operands):
+            # a factory, arithmetic on integers: of the default format, whatever the model is in
+            found.update(value for value in op.values if tensors[value].format == high)
+            continue
         row = ops.row(op.op)
         operands = [each for each in op.operands if each.value in tensors and tensors[each.value].format == high]
         read = [each.value for each in operands if tensors[each.value].shape]
@@ -61,6 +65,10 @@ def high_by_casts(graph: Graph, high: str) -> frozenset[str]:
         if read and of(value in found for value in read):
             found.update(op.values)
     return frozenset(found)
+
+
+def _has_fraction(tensor: Tensor | None) -> bool:
+    return tensor is None or is_float(tensor.format) or tensor.format.startswith("complex")
 
 
 def lowerable(graph: Graph, policy: Policy) -> bool:

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from precision_audit.records import first_line
 
 # Literals that code writes as torch.finfo(x.dtype).min and the like.
-_LIMITS = frozenset(
+LIMITS = frozenset(
     value
     for kind in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
     for info in (torch.finfo(kind),)
@@ -195,4 +195,4 @@ def _leaves(node: fx.Node) -> list[Any]:
 def _is_literal(leaf: Any) -> bool:
     if isinstance(leaf, torch.dtype):
         return leaf.is_floating_point
-    return isinstance(leaf, float) and leaf in _LIMITS
+    return isinstance(leaf, float) and leaf in LIMITS

@@ -13,7 +13,7 @@ import torch
 from precision_audit import ops
 from precision_audit.formats import dtype_of
 from precision_audit.records import Op
-from precision_audit.rules.reach import base, numbers
+from precision_audit.rules.reach import adapts, base, numbers
 from precision_audit.rules.vanish import STEPS, Site, Vanish
 
 # Singular at one, at minus one: where an eps next to one is what keeps the argument away.
@@ -39,10 +39,9 @@ def next_to_one(vanish: Vanish) -> Iterator[Site]:
 def _near_one(vanish: Vanish, op: Op) -> float | None:
     if base(op) not in ("clamp", "clamp_max", "minimum", "min", "fmin", "mul", "rsub", "where", "masked_fill"):
         return None
-    if not op.follows:
-        for name, number in numbers(op):
-            if name not in ("min", "min_val") and _rounds_to_one(vanish, number):
-                return number
+    for name, number in numbers(op):
+        if name not in ("min", "min_val") and _rounds_to_one(vanish, number) and not adapts(op, number):
+            return number
     near = (o.value for o in op.operands if _constant_near_one(vanish, o.value))
     return next((vanish.context.ranges[value].amax for value in near), None)
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from precision_audit import ops
+from precision_audit.capture.origins import LIMITS
 from precision_audit.formats import FORMATS, is_float
 from precision_audit.plain import REFUSES, high_by_casts
 from precision_audit.records import Op, Range
@@ -67,6 +68,12 @@ def numbers(op: Op) -> Iterator[tuple[str, float]]:
             yield name, float(value)
 
 
+def adapts(op: Op, number: float) -> bool:
+    """Whether a number written into the op follows the example's format: its largest, its eps. In `full(…, -1e9,
+    dtype=x.dtype)` the format follows, the number does not."""
+    return op.follows and number in LIMITS
+
+
 class Reach:
     """What lies beyond the low range in one graph. Made anew by each rule: it holds lookups only."""
 
@@ -98,7 +105,7 @@ class Reach:
         found: set[str] = set()
         for op in self.context.graph.ops:
             far = [value for value in self.inputs(op) if self.far(value)]
-            source = op.follows and any(abs(number) >= self.limit for _, number in numbers(op))
+            source = any(abs(number) >= self.limit and adapts(op, number) for _, number in numbers(op))
             if (source and all(v in found for v in far)) or (far and all(v in found for v in far)):
                 found.update(value for value in op.values if self.far(value) and not self.lost(value))
         return frozenset(found)
@@ -189,7 +196,7 @@ class Reach:
     def _made(self, op: Op, told: set[str]) -> Iterator[Origin]:
         if any(self.beyond(value) for value in self.inputs(op)) or op.key in told:
             return  # inherited
-        literal = next((n for _, n in numbers(op) if self.limit <= abs(n) < math.inf and not op.follows), None)
+        literal = next((n for _, n in numbers(op) if self.limit <= abs(n) < math.inf and not adapts(op, n)), None)
         values = tuple(value for value in op.values if self.beyond(value))
         if values:
             rule = self._kind(op, literal)

@@ -15,7 +15,7 @@ from precision_audit import ops
 from precision_audit.formats import is_float
 from precision_audit.records import Op
 from precision_audit.rules import Context
-from precision_audit.rules.reach import Reach, base, numbers
+from precision_audit.rules.reach import Reach, adapts, base, numbers
 
 GUARDED = frozenset({"cosine_similarity"})  # have an eps inside, held in the op's own format
 LOGS = frozenset({"log", "log2", "log10", "xlogy", "special_xlogy", "special_entr", "logit", "special_logit"})
@@ -84,7 +84,7 @@ class Vanish:
         tiny = [value for value in operands if self._tiny(value)]
         guarded = next((value for value in operands if value not in tiny), "")
         for name, number in numbers(op):
-            if 0 < number <= self.zero_at and not op.follows and name not in ("max", "max_val"):
+            if 0 < number <= self.zero_at and not adapts(op, number) and name not in ("max", "max_val"):
                 yield number, guarded, ()
         for value in tiny:
             yield self.context.ranges[value].amax, guarded, self.upstream(value, anything=True)

@@ -269,3 +269,17 @@ class CleanDegree(Two):
         a = (torch.rand(8, 8) > 0.5).float()
         a[3] = 0
         return (torch.randn(8, 32), a)
+
+
+@model(kept="arange pow div mul sin unsqueeze neg")
+class CleanAnglesInTheDefaultFormat(Two):
+    """What the code makes in fp32 stays so in a model that is cast."""
+
+    def forward(self, x):
+        place = torch.arange(0, 900, dtype=torch.float32)
+        wave = torch.sin(place[:, None] * 100.0 ** -(torch.arange(32) / 32)).to(x.dtype)
+        return self.h(x + wave)
+
+    @staticmethod
+    def inputs():
+        return (torch.randn(900, 32),)

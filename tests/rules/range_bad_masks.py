@@ -40,7 +40,7 @@ def mask_by_a_tensor_made_in_forward(self: Any, x: Tensor, future: Tensor) -> An
 
 @bad("PA104", noise(2, 6, 16))
 def mask_by_full(self: Any, x: Tensor) -> Any:
-    mask = torch.full((6, 6), -1e9).triu(1)  # guilty
+    mask = torch.full((6, 6), -1e9, dtype=x.dtype).triu(1)  # guilty
     return (scores_of(x) + mask).softmax(-1) @ x
 
 
@@ -52,7 +52,7 @@ def mask_by_product(self: Any, x: Tensor, future: Tensor) -> Any:
 
 @bad("PA104", noise(2, 6, 16), FUTURE)
 def mask_for_sdpa(self: Any, x: Tensor, future: Tensor) -> Any:
-    mask = torch.zeros(6, 6).masked_fill(future, -1e9)  # guilty
+    mask = torch.zeros(6, 6, dtype=x.dtype).masked_fill(future, -1e9)  # guilty
     return F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], attn_mask=mask)[:, 0]
 
 

@@ -127,7 +127,8 @@ class Phase(Model):
 class Warp(Model):
     def forward(self, image: Tensor, flow: Tensor) -> Tensor:
         h, w = image.shape[-2:]
-        y, x = torch.meshgrid(torch.linspace(-1, 1, h), torch.linspace(-1, 1, w), indexing="ij")
+        rows = torch.linspace(-1, 1, h, dtype=image.dtype)
+        y, x = torch.meshgrid(rows, torch.linspace(-1, 1, w, dtype=image.dtype), indexing="ij")
         grid = torch.stack((x, y), -1) + flow
         return F.grid_sample(image, grid, mode="bilinear", align_corners=True)  # guilty
 
@@ -338,7 +339,7 @@ class Focal(Model):
 
 class MadeInForward(Model):
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        kept = torch.cumprod(1 - torch.linspace(1e-4, 2e-2, 1000), 0)[t][:, None]
+        kept = torch.cumprod(1 - torch.linspace(1e-4, 2e-2, 1000, dtype=x.dtype), 0)[t][:, None]
         y: Tensor = self.proj(x) / (1 - kept)  # guilty
         return y
 
