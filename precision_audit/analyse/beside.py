@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -91,6 +92,7 @@ class _Lockstep:
                 self._left[node] = len(node.users)
         for number, node in enumerate(self._modules[1].graph.nodes):
             if node.op == "output":
+                self._finish(next(high_nodes), node)
                 return
             if "cast" in node.meta:
                 self._low[node] = self._call(node, 1, self._arguments(node, self._low), number)
@@ -98,6 +100,19 @@ class _Lockstep:
             else:
                 self._pair(next(high_nodes), node, given, number)
             self._release(node, self._low)
+
+    def _finish(self, high: fx.Node, low: fx.Node) -> None:
+        """What the caller gets of an output that was written to since it was made: its record is of that."""
+        known = {record.value: position for position, record in enumerate(self.found)}
+        for one, other in zip(high.all_input_nodes, low.all_input_nodes, strict=False):
+            key = one.meta.get("op_key")
+            if key not in known or not isinstance(self._high.get(one), Tensor):
+                continue
+            before = self.found[known[key]]
+            made = self._low[other]
+            drift, lost = _distance(self._high[one], made) if made.is_floating_point() else (0.0, 0)
+            if drift != before.drift or lost != before.lost:
+                self.found[known[key]] = replace(before, drift=drift, lost=lost)
 
     def _pair(self, high: fx.Node, low: fx.Node, given: Any, number: int) -> None:
         if self._deltas is not None and "op_key" in low.meta:

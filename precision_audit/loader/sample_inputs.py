@@ -130,9 +130,10 @@ def from_file(path: str | Path, model: nn.Module, args: tuple[Any, ...], kwargs:
             yield {n: a[index * sizes[n] : (index + 1) * sizes[n]].to(named[n].dtype) for n, a in arrays.items()}
 
     def normal(batch: Mapping[str, Any], _: int) -> Call:
-        call = inspect.signature(model.forward).bind(*args, **kwargs)
-        call.arguments.update(batch)
-        return call.args, call.kwargs
+        order = list(inspect.signature(model.forward).bind(*args).arguments) if args else []
+        given = tuple(batch.get(name, value) for name, value in zip(order, args, strict=False))
+        named = {**kwargs, **{name: value for name, value in batch.items() if name not in order}}
+        return (*given, *args[len(given) :]), named
 
     return Batches(cut, normal, _rest(Path(path), arrays, named, min(counts)))
 

@@ -1,7 +1,7 @@
 """Whether a converted module can be called with these inputs, as captured.
 
-Takes what the graph reads and the flat inputs of a call; raises ValueError in one line. Never asked inside
-torch.compile, which guards sizes and formats itself.
+Takes what the graph reads and the flat inputs of a call; raises ValueError in one line. Sizes are asked about inside
+torch.compile too, formats not: what does not fit raises in the graph.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ class Converted(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         side = self._side
         flat = self._flatten(side.in_spec, args, kwargs)
+        check_sizes(side.sizes, flat)  # under torch.compile too: sizes are constants of the graph
         if not torch.compiler.is_compiling():
-            check_sizes(side.sizes, flat)
             check_formats(side.graph, flat)
         if side.regions and not torch.compiler.is_compiling():
             with restored_on_error():

@@ -6,12 +6,11 @@ anything else reads it. Judges by the example, so without one nothing is absorbe
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from precision_audit.formats import is_float
 from precision_audit.plain import of_inputs
-from precision_audit.records import Op, Range
+from precision_audit.records import Op, Operand, Range
 from precision_audit.rules import Context
 
 if TYPE_CHECKING:
@@ -19,7 +18,13 @@ if TYPE_CHECKING:
 
 _ATTENTION = "scaled_dot_product_attention"
 # Ops that put a mask beside numbers: whether an element is infinite then hangs on the mask alone.
-_BESIDE = frozenset({"add", "sub", "rsub", "where", "masked_fill", "pad", "constant_pad_nd", "maximum", "minimum"})
+_BESIDE = frozenset({"add", "sub", "where", "masked_fill", "pad", "constant_pad_nd"})
+# Between a product and the mask: what keeps scores scores.
+_KEEPS = frozenset({
+    "mul", "div", "neg", "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "contiguous", "tanh",
+    "unflatten", "flatten", "select", "slice",
+})  # fmt: skip
+_ROOTS = frozenset({"rsqrt", "sqrt", "pow"})  # what is left of an infinity there is no small thing
 _AS_BEFORE = 1e-2  # relative error up to which a value is what it was
 
 
@@ -47,20 +52,75 @@ def absorbed(reach: Reach, op: Op, seen: Range | None) -> bool:
     return True
 
 
-def settled(reach: Reach, op: Op, value: str) -> bool:
-    """Whether the same elements are infinite whatever the inputs: a causal mask, of which the example has shown that no
-    row is masked as a whole. Not where a mask may hold true infinities, with which it could fill one, nor where the
-    model raises, once cast, on what descends from it."""
+def settled(reach: Reach, value: str) -> bool:
+    """Whether the value is a mask whose infinities are at the same places for all inputs, up to the softmax: a causal
+    mask, of which the example has shown that no row is masked as a whole. Whatever reads it hangs on no input, but for
+    one op that puts it beside scores, products of the model, which a softmax alone reads. Not where a size is open, nor
+    where the model raises, once cast, on what descends from it."""
     context = reach.context
     moving = of_inputs(context.graph)
-    if value in moving and value not in op.values:
+    if value in moving or context.graph.symbols or context.graph.mode == "training":
         return False
-    for operand in op.operands:
-        beside = base_name(op) in _BESIDE and is_float(context.tensors[operand.value].format)
-        beside = beside or (base_name(op) == _ATTENTION and operand.argument != "attn_mask")
-        if operand.value in moving and (not beside or reach.far(operand.value)):
+    keys, waiting = set[str](), [value]
+    while waiting:
+        at = waiting.pop()
+        if at in context.graph.outputs or not context.readers.get(at):
             return False
-    return not _holds_infinities(context) and _below(context, op).isdisjoint(trap.op for trap in context.facts.traps)
+        for reader in context.readers[at]:
+            if reader.mutates or not any(is_float(tensor.format) for tensor in reader.outputs):
+                return False
+            keys.add(reader.key)
+            others = [each for each in reader.operands if each.value in moving]
+            if not others:
+                waiting.extend(reader.values)
+            elif not (_meets_scores(reach, reader, others) and _softened(context, reader, keys)):
+                return False
+    return keys.isdisjoint(trap.op for trap in context.facts.traps)
+
+
+def settled_by(reach: Reach, op: Op) -> bool:
+    """The same of an op that writes a number at places that hang on no input: `where(future, -1e9, scores)`."""
+    context, moving = reach.context, of_inputs(reach.context.graph)
+    others = [each for each in op.operands if each.value in moving]
+    where = [each.value for each in op.operands if each.argument in ("condition", "mask")]
+    fixed = bool(where) or base_name(op) in ("pad", "constant_pad_nd")
+    fits = fixed and moving.isdisjoint(where) and not context.graph.symbols and not op.mutates
+    keys = {op.key}
+    if not fits or context.graph.mode == "training" or not _meets_scores(reach, op, others):
+        return False
+    return _softened(context, op, keys) and keys.isdisjoint(trap.op for trap in context.facts.traps)
+
+
+def _meets_scores(reach: Reach, op: Op, others: list[Operand]) -> bool:
+    """Whether the mask meets nothing of the inputs but scores: numbers, in range, of a product."""
+    context = reach.context
+    if base_name(op) == _ATTENTION:
+        return all(each.argument != "attn_mask" for each in others)
+    if base_name(op) not in _BESIDE or len(others) != 1:
+        return False
+    value = others[0].value
+    while True:
+        seen, maker = context.ranges.get(value), context.maker[value]
+        if seen is None or seen.infinite or reach.far(value) or not is_float(context.tensors[value].format):
+            return False
+        if maker.kind == "matmul":
+            return True
+        moved = [each for each in maker.operands if each.value in of_inputs(context.graph)]
+        if base_name(maker) not in _KEEPS or len(moved) != 1:
+            return False
+        value = moved[0].value
+
+
+def _softened(context: Context, op: Op, keys: set[str]) -> bool:
+    """Whether a softmax is all that reads the op's result; attention has it inside."""
+    if base_name(op) == _ATTENTION:
+        return True
+    for value in op.values:
+        for reader in context.readers.get(value, ()):
+            keys.add(reader.key)
+            if value in context.graph.outputs or base_name(reader) not in ("softmax", "_softmax", "log_softmax"):
+                return False
+    return True
 
 
 def harmless(context: Context, op: Op) -> bool:
@@ -75,7 +135,10 @@ def harmless(context: Context, op: Op) -> bool:
         value = waiting.pop()
         if value in context.graph.outputs:
             return False
-        for made in (made for reader in context.readers.get(value, ()) for made in reader.values):
+        readers = context.readers.get(value, ())
+        if any(base_name(reader) in _ROOTS for reader in readers):
+            return False
+        for made in (made for reader in readers for made in reader.values):
             found = context.beside.get(made)
             if found is None or (found.drift > _AS_BEFORE and not found.lost):
                 return False
@@ -87,24 +150,6 @@ def harmless(context: Context, op: Op) -> bool:
 
 def base_name(op: Op) -> str:
     return op.op.removesuffix("_")
-
-
-def _holds_infinities(context: Context) -> bool:
-    """Whether an infinity is written anywhere in the model, or was seen in it."""
-    written = (
-        isinstance(number, float) and math.isinf(number) for op in context.graph.ops for _, number in op.attributes
-    )
-    return any(written) or any(each.infinite for each in context.ranges.values())
-
-
-def _below(context: Context, op: Op) -> frozenset[str]:
-    """Keys of the op and all that descends from it."""
-    found, values = {op.key}, set(op.values)
-    for each in context.graph.ops:
-        if any(operand.value in values for operand in each.operands):
-            found.add(each.key)
-            values.update(each.values)
-    return frozenset(found)
 
 
 def _subtracted(context: Context, value: str) -> bool:

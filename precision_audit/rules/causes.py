@@ -87,7 +87,7 @@ class Causes:
         if self._coordinates(region) and not region.products:
             return "PA203", decider, pins, {}
         crowded = next((op for op in self._ops(region) if self._crowds(op)), None)
-        pins = pins if crowded else [*pins, *self._behind(region, decider)]
+        pins = pins if crowded or self._rare(at) else [*pins, *self._behind(region, decider)]
         notes = {"decider": decider.op, "crowded": crowded.op if crowded else ""}
         return "PA206", crowded or decider, pins, notes
 
@@ -106,8 +106,13 @@ class Causes:
             if op.kind not in STATE and op.key not in found:
                 found[op.key] = op
                 queue.extend(operand.value for operand in op.operands)
-        behind, whole = self._work(found.values()), self._work(self.context.computed())
+        behind, whole = self._work([*found.values(), *products]), self._work(self.context.computed())
         return list(found) if behind <= whole / 2 else []
+
+    def _rare(self, at: Op) -> bool:
+        """Whether next to none of the choices themselves change: near ties there are always some."""
+        changed = [self.context.beside[value].changed for value in at.values if value in self.context.beside]
+        return bool(changed) and not any(self.upstream.is_float(value) for value in at.values) and max(changed) < 0.01
 
     def _error(self, value: str) -> float:
         """Root mean square of how far the value is off in the low model."""

@@ -54,10 +54,9 @@ def severity(origin: Origin, context: Context) -> Severity:
 
 
 def pins(origin: Origin, context: Context) -> tuple[str, ...]:
-    """What must run high: an op whose own result leaves the range, whatever reads it. An infinity in a mask or a bound
-    may be, but torch cannot write a number that does not fit."""
-    bound = origin.settled or (origin.saturated and origin.value not in origin.op.values)
-    if refused(origin, context) or not bound:
+    """What must run high: an op whose own result leaves the range, and state that does, whatever reads it. Infinities
+    of a mask may be, but torch cannot write a number that does not fit."""
+    if refused(origin, context) or not origin.settled:
         return origin.pins
     return (origin.op.key,) if refuses(origin) else ()
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from precision_audit.records import Beside, Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.reach import Reach
+from precision_audit.rules.upstream import Upstream
 from precision_audit.verify.limits import limit
 
 LAST = 2
@@ -64,7 +65,7 @@ def _ancestors(context: Context, value: str) -> set[str]:
         op = context.maker.get(waiting.pop())
         if op is not None and op.key not in found:
             found.add(op.key)
-            waiting.extend(operand.value for operand in op.operands)
+            waiting.extend(_read(context, op))
     return found
 
 
@@ -77,13 +78,20 @@ def _begins(context: Context, value: str, reach: Reach, begins: float) -> Op:
         own = [context.as_cast[each] for each in op.values if each in context.as_cast]
         if any(each.fresh >= begins or each.fresh_lost for each in own):
             break
-        read = [operand.value for operand in op.operands if operand.value in context.as_cast]
+        read = [each for each in _read(context, op) if each in context.as_cast]
         wrong = [each for each in read if _is_wrong(context.as_cast[each], begins)]
         read = wrong if wrong or reach.free(op) else read
         if not read:
             break
         op = context.maker[max(read, key=lambda each: _size(context.as_cast[each]))]
     return op
+
+
+def _read(context: Context, op: Op) -> list[str]:
+    """What the op reads, and what was written to its results since."""
+    writers = Upstream(context).writers
+    later = (each.key for value in op.values for each in writers.get(value, ()) if len(each.values) == 1)
+    return [*(operand.value for operand in op.operands), *(key for key in later if key != op.key)]
 
 
 def _size(beside: Beside) -> tuple[int, float]:

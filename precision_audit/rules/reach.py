@@ -24,8 +24,9 @@ from precision_audit.formats import FORMATS, is_float
 from precision_audit.plain import REFUSES, high_by_casts
 from precision_audit.records import Op, Range
 from precision_audit.rules import Context
-from precision_audit.rules.absorption import absorbed, harmless, settled
+from precision_audit.rules.absorption import absorbed, harmless, settled, settled_by
 from precision_audit.rules.limits import overflows_at
+from precision_audit.rules.masks import unseen_mask, up_to_softmax
 from precision_audit.rules.saturation import overflowed, saturates
 
 STATE = ("parameter", "buffer", "constant", "input")
@@ -207,6 +208,8 @@ class Reach:
             yield self._origin(rule, op, values[0], pins, literal)
         elif literal is not None and base(op) in REFUSES and self.free(op):
             yield self._origin("PA104", op, op.values[0], self.pins((), op), literal)
+        elif literal is not None and self.free(op) and unseen_mask(self.context, op, literal):
+            yield self._origin("PA104", op, op.values[0], (op.key, *up_to_softmax(self, op)), literal)
 
     def _exponent(self, op: Op) -> Iterator[Op]:
         """The pointwise ops that make the exponent, back to what is no arithmetic on single elements."""
@@ -246,6 +249,7 @@ class Reach:
         seen = self.context.ranges.get(value)
         lost = max((self.lost(each) for each in op.values), default=0)
         of_mask = rule in ("PA104", "PA106") and absorbed(self, op, seen)
+        mask = value if value not in op.values else op.values[0]
         ends = op.values if value in op.values else (value,)
         return Origin(
             rule,
@@ -257,7 +261,7 @@ class Reach:
             literal,
             lost,
             absorbed=absorbed(self, op, seen),
-            settled=of_mask and settled(self, op, value),
+            settled=of_mask and (settled(self, mask) or settled_by(self, op)),
             saturated=saturates(self.context, overflowed(self.context, ends, self.limit), self.far),
             harmless=harmless(self.context, op),
         )

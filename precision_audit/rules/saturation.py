@@ -2,8 +2,9 @@
 
 Takes a context and values with elements that are infinite in the low format; says whether every reader, as far as the
 infinity goes, gives what the number itself would have given, to the last digit of the low format. Judged by what the
-ops are, so it holds for any input: behind an infinite element is a number of at least the format's limit, and that
-bound is carried along (a shift takes off it, a factor scales it). What it does not know it takes for a hazard.
+ops are: behind an infinite element is a number of at least the format's limit, and that bound is carried along (a shift
+takes off it, a factor scales it). Of other operands the calibration batches tell how large they are. What it does not
+know it takes for a hazard.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class _Walk:
             return self._bounded(name, others, behind)
         if name in _CLAMPS:
             return _clamped(op, behind)
-        if name in _ENDS:
+        if name in _ENDS and not (name == "softplus" and _number(op, "beta") not in (None, 1.0)):
             return _ended(name, behind)
         if row.kind in _MOVES or name in _THROUGH:
             return self._moved(op, name, value, others, behind)
@@ -154,6 +155,8 @@ class _Walk:
             return Behind(min(each for each in (behind.plus, behind.minus) if each is not None), None)
         if name == "leaky_relu":
             slope = _number(op, "negative_slope")
+            if slope is not None and slope <= 0:
+                return None
             return Behind(
                 behind.plus, None if behind.minus is None else behind.minus * (0.01 if slope is None else slope)
             )

@@ -84,7 +84,7 @@ class Upstream:
         return {value: group for group in self.context.graph.aliases for value in group}
 
     @cached_property
-    def _writers(self) -> Mapping[str, tuple[Op, ...]]:
+    def writers(self) -> Mapping[str, tuple[Op, ...]]:
         """By value: the ops that write to its memory in place."""
         writing = [op for op in self.context.graph.ops if op.mutates]
         found: dict[str, tuple[Op, ...]] = {}
@@ -152,7 +152,7 @@ class Upstream:
                 if not (kept and op.key in self.context.kept) and (self._weighted(op) or not through):
                     continue
             read = [operand.value for operand in op.operands]
-            read += [writer.key for writer in self._writers.get(value, ()) if len(writer.values) == 1]
+            read += [writer.key for writer in self.writers.get(value, ()) if len(writer.values) == 1]
             queue.extend((each, distance + 1) for each in read)
         return self._without_trunk(Region(cheap, products, state), self.context.kept if kept else frozenset())
 
@@ -206,7 +206,8 @@ class Upstream:
         outputs = set(self.context.graph.outputs)
         for op in reversed(self.context.graph.ops):
             for value in op.values:
-                arrives = self._of_output(value, floor) if value in outputs else 0.0
+                handed = (each for each in self.shares(op) if each in outputs and (op.mutates or each == value))
+                arrives = max((self._of_output(each, floor) for each in handed), default=0.0)
                 for reader in self.reading(op, value):
                     hot = (made for made in reader.values if self.wrong(made, floor))
                     arrives = max([arrives, *(found.get(made, 0.0) for made in hot)])

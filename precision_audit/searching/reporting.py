@@ -157,7 +157,7 @@ def _verification(evidence: Evidence, solution: Solution) -> Verification:
     known, best = evidence.reference, solution.best
     by_name = {limit.measure: limit for limit in solution.limits}
     allowed = by_name["relative_l2"].bound if "relative_l2" in by_name else None
-    drifts = {each.value: each.drift for each in best.base.facts.beside}
+    drifts = {each.value: each.drift for each in (*best.base.facts.beside, *best.base.facts.cast)}  # as cast, if known
     outputs = []
     for index, (name, value) in enumerate(known.names().items()):
         seen = best.run.outputs.get(name) if best.run is not None else measure(value, value)
@@ -215,9 +215,8 @@ def _with_budget(policy: Policy, solution: Solution) -> Policy:
 def _next(found: Report, search: Search, said: dict[str, str]) -> tuple[str, ...]:
     if search.outcome != "met" or not said.get("command"):
         steps = () if search.outcome == "met" else found.next_steps
-        return tuple(
-            step for step in steps if not step.startswith("precision-audit search") and not step.endswith(" -v")
-        )
+        begins = ("precision-audit search", "precision-audit convert")  # which makes another plan
+        return tuple(step for step in steps if not step.startswith(begins) and not step.endswith(" -v"))
     unbuilt = [swap for swap in found.plan.swaps if swap.backend not in BUILDABLE]
     typed = shlex.split(said["command"])
     written = _value(typed, "--write-plan")

@@ -85,7 +85,7 @@ class CleanAtanOfHuge(Two):
         return (torch.randn(8, 32).sign() * (1 + torch.rand(8, 32)),)
 
 
-@model()
+@model(kept="minimum")
 class CleanHugeConstantUnused(Two):
     def __init__(self):
         super().__init__()

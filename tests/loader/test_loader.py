@@ -356,6 +356,18 @@ def test_every_name_is_documented() -> None:
     assert all(len(text) > 10 for text in loader.NAMES.values())
 
 
+@pytest.mark.parametrize("inputs", ["(torch.ones(2, 4),)", "{'x': torch.ones(2, 4)}"])
+def test_calibration_data_is_given_as_the_example_is(write, inputs: str) -> None:
+    import numpy
+
+    numpy.savez("data.npz", x=numpy.full((2, 4), 3.0, dtype="float32"))
+    loaded = loader.load(write(f"{HEAD}{NET}example_inputs = {inputs}\n"), calibration_data="data.npz")
+    assert loaded.calibration is not None
+    ((args, kwargs),) = loaded.calibration
+    assert (len(args), sorted(kwargs)) == (len(loaded.args), sorted(loaded.kwargs))
+    assert torch.equal(kwargs["x"] if kwargs else args[0], torch.full((2, 4), 3.0))
+
+
 def test_calibration_data_is_cut_into_batches(write, tmp_path: Path) -> None:
     import numpy
 

@@ -127,6 +127,10 @@ def test_a_size_that_was_fixed_is_refused_not_silently_wrong() -> None:
         module(x[:, :1], mask)
     with pytest.raises(ValueError, match="mask has 3 dimensions; expected 2"):
         module(x, mask[None])
+    compiled = torch.compile(module, backend="eager")
+    assert torch.equal(compiled(x, mask), module(x, mask))
+    with pytest.raises(Exception, match="x has size 1 in dimension 1; expected 5"):
+        compiled(x[:, :1], mask)
 
 
 def test_one_symbol_is_one_size() -> None:

@@ -136,3 +136,24 @@ def test_a_cache_write_under_autocast_is_cast_to_the_cache() -> None:
     result = pa.convert(Cache(), args, policy="amp-cpu-bf16")
     assert any(each.rule == "PA301" and each.resolved for each in _alarms(result.report))
     assert result.report.verification is not None and result.report.verification.passed
+
+
+class Collected(nn.Module):
+    """The output is a buffer that is written to row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = torch.zeros(2, *x.shape, dtype=x.dtype)
+        made[0] = torch.sin(self.first(x) * 100)
+        made[1] = self.first(x)
+        return made
+
+
+def test_what_is_written_into_the_output_is_judged() -> None:
+    result = pa.convert(Collected().eval(), (_drawn(4, 16) * 3,), policy="fp16-everywhere")
+    assert any(each.rule == "PA202" and each.resolved for each in result.report.findings)
+    assert result.report.verification is not None and result.report.verification.passed

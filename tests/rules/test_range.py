@@ -304,3 +304,81 @@ def test_nan_is_told_at_its_first_producer_and_counts_in_no_range() -> None:
     (finding,) = _run(Around(forward), (torch.ones(2, 16),), "fp16-inference", more=more)
     assert (finding.rule, finding.op, finding.severity) == ("PA113", "/log#0", "note")
     assert dict(finding.evidence.numbers) == {"nan": 32.0, "count": 64.0, "batch": 1.0}
+
+
+# -- a mask that is the same for all inputs, and what is not -----------------------------------------------------------
+
+CAUSAL = torch.ones(6, 6).triu(1) * -1e9
+
+
+def _with_mask(forward: Callable[..., Any], *more: Tensor) -> list[tuple[str, str]]:
+    found = _run(Around(forward, mask=CAUSAL), (noise(2, 6, 16), *more), "fp16-inference")
+    return [(each.rule, each.severity) for each in found if each.rule in ("PA104", "PA106")]
+
+
+def test_a_causal_mask_beside_scores_is_a_note() -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        return torch.softmax(scores_of(x) * 2 + self.mask[None], -1) @ x
+
+    assert _with_mask(forward) == [("PA106", "note")]
+
+
+KEEP = torch.ones(6)
+MEETS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
+    "a second mask": lambda self, x, keep: torch.softmax(scores_of(x) + self.mask + (1 - keep) * -1e4, -1),
+    "a mask before the scores": lambda self, x, keep: torch.softmax(scores_of(x) + (self.mask + (1 - keep)), -1),
+    "a second reader": lambda self, x, keep: (scores_of(x) + self.mask).softmax(-1) + (self.mask * keep).exp(),
+    "a gate": lambda self, x, keep: torch.softmax((scores_of(x) + self.mask) * keep, -1),
+    "an index": lambda self, x, keep: torch.softmax(scores_of(x) + self.mask[:, keep.argsort()], -1),
+    "numbers that are no scores": lambda self, x, keep: torch.softmax(keep.log() + self.mask, -1),
+}
+
+
+@pytest.mark.parametrize("name", MEETS)
+def test_a_causal_mask_that_meets_more_than_scores_stays_a_hazard(name: str) -> None:
+    def forward(self: Any, x: Tensor, keep: Tensor) -> Any:
+        return MEETS[name](self, x, keep)
+
+    (told, *_) = _with_mask(forward, KEEP)
+    assert told[1] in ("warning", "error")
+
+
+@pytest.mark.parametrize("name", ["product", "where"])
+def test_a_mask_that_masks_nothing_on_these_inputs(name: str) -> None:
+    """Every row is whole here; one that is masked as a whole is NaN in a model that is cast, and right if converted."""
+
+    def forward(self: Any, x: Tensor, keep: Tensor) -> Any:
+        if name == "where":
+            return torch.where(keep > 0, scores_of(x), -1e9).softmax(-1) @ x
+        return (scores_of(x) + (1 - keep) * -1e9).softmax(-1) @ x
+
+    model, args = Around(forward).eval(), (noise(2, 6, 16), KEEP)
+    result = pa.convert(model, args, policy="fp16-inference")
+    (told,) = [each for each in result.report.findings if each.rule == "PA104"]
+    assert (told.severity, told.resolved) == ("warning", True)
+    masked = (args[0], torch.zeros(6))
+    assert _error(result.module(*masked), model(*masked)) < 1e-2
+
+
+@pytest.mark.parametrize("name", ["softplus of little", "leaky without a slope"])
+def test_what_keeps_an_infinity_that_is_none(name: str) -> None:
+    """softplus(-67000, beta=1e-4) is 12 and more; zero times infinity is NaN."""
+
+    def forward(self: Any, x: Tensor) -> Any:
+        if name == "softplus of little":
+            return F.softplus(-x.abs() * 3, beta=1e-4)
+        return F.leaky_relu(-x.abs() * 3, 0.0).tanh()
+
+    found = _run(Around(forward), (noise(4, 16) * 22000,), "fp16-inference")
+    assert [each.severity for each in found if each.rule == "PA101"][0] != "note"
+
+
+def test_infinities_of_a_model_that_is_given_in_fp16() -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-4)
+
+    model, x = Around(forward).half().eval(), noise(4, 16).half() * 300
+    (told,) = [each for each in pa.audit(model, (x,), policy="fp16-inference").findings if each.rule == "PA101"]
+    assert (told.op, told.severity, told.resolved) == ("/pow#0", "warning", False)
+    assert dict(told.evidence.numbers)["infinite"] == float((x.float() ** 2 > 65519).sum())
+    assert not pa.audit(model, (x / 300,), policy="fp16-inference").findings
