@@ -370,7 +370,7 @@ def test_what_keeps_an_infinity_that_is_none(name: str) -> None:
         return F.leaky_relu(-x.abs() * 3, 0.0).tanh()
 
     found = _run(Around(forward), (noise(4, 16) * 22000,), "fp16-inference")
-    assert [each.severity for each in found if each.rule == "PA101"][0] != "note"
+    assert next(each.severity for each in found if each.rule == "PA101") != "note"
 
 
 def test_infinities_of_a_model_that_is_given_in_fp16() -> None:
