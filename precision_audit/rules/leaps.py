@@ -187,6 +187,9 @@ class _Search:
         base = max(seen.drift_in, self.context.low.unit_roundoff or 0.0)
         grown = seen.drift >= self.floor and seen.drift >= _GAIN * base and seen.fresh <= 0.5 * seen.drift
         ranks = self.causes.only_ranks(op) and not seen.lost and not set(op.values) & set(self.context.graph.outputs)
+        read = (self.context.ranges[o.value].amax for o in op.operands if o.value in self.context.ranges)
+        if seen.lost and any(amax > self.context.low.max_finite for amax in read):
+            return None  # of the range, however small the error was before
         if not output or not op.operands or ranks or not (grown or (seen.lost and seen.drift_in < self.floor)):
             return None
         size = math.inf if seen.lost else seen.drift

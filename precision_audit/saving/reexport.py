@@ -118,11 +118,27 @@ def read_program(path: Path) -> nn.Module:
     """The module in a `.pt2` file; nothing in it is unpickled."""
     try:
         refuse_pickles(path)
-        return torch.export.load(path).module()
+        return _switchable(torch.export.load(path).module())
     except InputError:
         raise
     except Exception as error:
         raise InputError(f"{path} is no readable .pt2 file ({first_line(error)}): export it again") from error
+
+
+def _switchable(module: nn.Module) -> nn.Module:
+    """The module of an exported program with an `eval` that changes nothing, which torch's own refuses; `train` says
+    what to do instead."""
+
+    def train(mode: bool = True) -> nn.Module:
+        if mode:
+            raise InputError(
+                "this module was saved for evaluation (casts only); to train on, save its state dict, load that into the "
+                "model and convert it again"
+            )
+        return module
+
+    module.train, module.eval = train, lambda: train(False)  # type: ignore[method-assign]
+    return module
 
 
 def refuse_pickles(path: Path) -> None:

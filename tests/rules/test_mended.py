@@ -157,3 +157,13 @@ def test_what_is_written_into_the_output_is_judged() -> None:
     result = pa.convert(Collected().eval(), (_drawn(4, 16) * 3,), policy="fp16-everywhere")
     assert any(each.rule == "PA202" and each.resolved for each in result.report.findings)
     assert result.report.verification is not None and result.report.verification.passed
+
+
+def test_what_an_input_out_of_range_loses_is_no_cancellation() -> None:
+    norm = nn.BatchNorm1d(4).eval()
+    norm.running_mean, norm.running_var = torch.full((4,), 1.7e9), torch.full((4,), 1e10)
+    x = _drawn(32, 4) * 1e5 + 1.7e9
+    told = {
+        each.rule for each in pa.audit(nn.Sequential(norm, nn.Linear(4, 4)), (x,), policy="fp16-everywhere").findings
+    }
+    assert "PA106" in told and "PA204" not in told

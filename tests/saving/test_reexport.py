@@ -127,3 +127,11 @@ def test_an_output_that_export_would_change_is_refused(tmp_path: Path) -> None:
     assert [each.dtype for each in result.module(x)] == [torch.float32, torch.bfloat16]
     with pytest.raises(InputError, match="export would change output 1 from bf16 to fp32"):
         pa.save(result.module, result.plan, tmp_path / "mixed.pt2", (x,))
+
+
+def test_a_loaded_graph_is_in_evaluation_and_says_so(tmp_path: Path) -> None:
+    module, plan = converted()
+    loaded = saving.load(saving.save(module, plan, tmp_path / "net.pt2", *inputs()))
+    assert loaded.eval() is loaded and loaded.train(False) is loaded
+    with pytest.raises(InputError, match="saved for evaluation"):
+        loaded.train()
