@@ -132,8 +132,8 @@ def _switchable(module: nn.Module) -> nn.Module:
     def train(mode: bool = True) -> nn.Module:
         if mode:
             raise InputError(
-                "this module was saved for evaluation (casts only); to train on, save the converted module's state dict, "
-                "load it into the model and convert again"
+                "this module was saved for evaluation (casts only); to train on, save the converted module's state "
+                "dict, load it into the model and convert again"
             )
         return module
 
