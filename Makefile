@@ -22,7 +22,7 @@ audit: install
 	$(BIN)/precision-audit convert $(MODEL) --policy fp8-training-hopper --quiet --output-format concise -o out/
 
 test: install
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: install
 	$(BIN)/ruff check .

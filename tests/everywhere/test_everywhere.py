@@ -17,6 +17,7 @@ from precision_audit.records import Report
 from tests.cases import judge
 from tests.everywhere import (  # noqa: F401  (their models)
     accuracy,
+    behind,
     clean,
     counting,
     kernels,
