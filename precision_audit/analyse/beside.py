@@ -108,9 +108,10 @@ class _Lockstep:
             key = one.meta.get("op_key")
             if key not in known or not isinstance(self._high.get(one), Tensor):
                 continue
-            before = self.found[known[key]]
-            made = self._low[other]
-            drift, lost = _distance(self._high[one], made) if made.is_floating_point() else (0.0, 0)
+            before, made = self.found[known[key]], self._low[other]
+            if not made.is_floating_point():
+                continue
+            drift, lost = _distance(self._high[one], made)
             if drift != before.drift or lost != before.lost:
                 self.found[known[key]] = replace(before, drift=drift, lost=lost)
 

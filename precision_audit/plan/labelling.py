@@ -18,10 +18,10 @@ from itertools import pairwise
 from precision_audit import ops
 from precision_audit.formats import is_float
 from precision_audit.plan.reading import Readings, promoting_operands
+from precision_audit.policy.match import STATE
 from precision_audit.records import Decision, Graph, Op, Policy, Refusal, Swap
 
 CAPTURED, FREE, HIGH, LOW = "captured", "free", "high", "low"  # any other demand is the name of a third format
-_GIVEN = ("input", "parameter", "buffer", "constant")
 _STATE_KINDS = frozenset({"parameter", "buffer", "constant"})
 
 
@@ -158,11 +158,11 @@ def _deciding(graph: Graph, decided: Mapping[str, Decision], policy: Policy) -> 
 def _pin_captured_reads(made: Labels, reads: Readings, deciding: frozenset[str]) -> None:
     """Pin the makers of values that are read as captured; a folded parameter keeps its original for every reader that
     takes any format, is fixed, or is the model's output. A decision takes inputs as they were given."""
-    kinds = [op.kind for op in reads.graph.ops]
+    given = {i for i, op in enumerate(reads.graph.ops) if op.kind in STATE}
     for value, readers in reads.readers.items():
         maker = reads.maker[value]
         for reader in readers:
-            as_captured = reader.need == "stays" or (reader.key in deciding and kinds[maker] in _GIVEN)
+            as_captured = reader.need == "stays" or (reader.key in deciding and maker in given)
             if maker in made.folded:
                 fixed = reader.need == "output" or made.demand[reader.position] == CAPTURED
                 as_captured = as_captured or reader.need == "any" or fixed

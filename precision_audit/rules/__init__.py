@@ -112,6 +112,13 @@ class Context:
         return {value: tensor for op in self.graph.ops for value, tensor in zip(op.values, op.outputs, strict=True)}
 
     @cached_property
+    def moving(self) -> frozenset[str]:
+        """Values that depend on an input of the model, or on a random draw."""
+        from precision_audit.plain import of_inputs  # needs torch, which `lint` does without
+
+        return of_inputs(self.graph)
+
+    @cached_property
     def shared(self) -> dict[str, Any]:
         """What several rules work out of one context, under the name of the module that does."""
         return {}

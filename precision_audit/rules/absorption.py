@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from precision_audit.formats import is_float
-from precision_audit.plain import of_inputs
 from precision_audit.records import Op, Operand, Range
 from precision_audit.rules import Context
+from precision_audit.rules.families import base
 
 if TYPE_CHECKING:
     from precision_audit.rules.reach import Reach
@@ -24,6 +24,7 @@ _KEEPS = frozenset({
     "mul", "div", "neg", "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "contiguous", "tanh",
     "unflatten", "flatten", "select", "slice",
 })  # fmt: skip
+_SOFTENS = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax"})
 _ROOTS = frozenset({"rsqrt", "sqrt", "pow"})  # what is left of an infinity there is no small thing
 _AS_BEFORE = 1e-2  # relative error up to which a value is what it was
 
@@ -58,7 +59,7 @@ def settled(reach: Reach, value: str) -> bool:
     one op that puts it beside scores, products of the model, which a softmax alone reads. Not where a size is open, nor
     where the model raises, once cast, on what descends from it."""
     context = reach.context
-    moving = of_inputs(context.graph)
+    moving = context.moving
     if value in moving or context.graph.symbols or context.graph.mode == "training":
         return False
     keys, waiting = set[str](), [value]
@@ -80,10 +81,10 @@ def settled(reach: Reach, value: str) -> bool:
 
 def settled_by(reach: Reach, op: Op) -> bool:
     """The same of an op that writes a number at places that hang on no input: `where(future, -1e9, scores)`."""
-    context, moving = reach.context, of_inputs(reach.context.graph)
+    context, moving = reach.context, reach.context.moving
     others = [each for each in op.operands if each.value in moving]
     where = [each.value for each in op.operands if each.argument in ("condition", "mask")]
-    fixed = bool(where) or base_name(op) in ("pad", "constant_pad_nd")
+    fixed = bool(where) or base(op) in ("pad", "constant_pad_nd")
     fits = fixed and moving.isdisjoint(where) and not context.graph.symbols and not op.mutates
     keys = {op.key}
     if not fits or context.graph.mode == "training" or not _meets_scores(reach, op, others):
@@ -94,9 +95,9 @@ def settled_by(reach: Reach, op: Op) -> bool:
 def _meets_scores(reach: Reach, op: Op, others: list[Operand]) -> bool:
     """Whether the mask meets nothing of the inputs but scores: numbers, in range, of a product."""
     context = reach.context
-    if base_name(op) == _ATTENTION:
+    if base(op) == _ATTENTION:
         return all(each.argument != "attn_mask" for each in others)
-    if base_name(op) not in _BESIDE or len(others) != 1:
+    if base(op) not in _BESIDE or len(others) != 1:
         return False
     value = others[0].value
     while True:
@@ -105,20 +106,25 @@ def _meets_scores(reach: Reach, op: Op, others: list[Operand]) -> bool:
             return False
         if maker.kind == "matmul":
             return True
-        moved = [each for each in maker.operands if each.value in of_inputs(context.graph)]
-        if base_name(maker) not in _KEEPS or len(moved) != 1:
+        moved = [each for each in maker.operands if each.value in context.moving]
+        if base(maker) not in _KEEPS or len(moved) != 1:
             return False
         value = moved[0].value
 
 
 def _softened(context: Context, op: Op, keys: set[str]) -> bool:
     """Whether a softmax is all that reads the op's result; attention has it inside."""
-    if base_name(op) == _ATTENTION:
+    if base(op) == _ATTENTION:
         return True
     for value in op.values:
         for reader in context.readers.get(value, ()):
             keys.add(reader.key)
-            if value in context.graph.outputs or base_name(reader) not in ("softmax", "_softmax", "log_softmax"):
+            if value in context.graph.outputs or base(reader) not in (
+                "softmax",
+                "_softmax",
+                "log_softmax",
+                "_log_softmax",
+            ):
                 return False
     return True
 
@@ -136,7 +142,7 @@ def harmless(context: Context, op: Op) -> bool:
         if value in context.graph.outputs:
             return False
         readers = context.readers.get(value, ())
-        if any(base_name(reader) in _ROOTS for reader in readers):
+        if any(base(reader) in _ROOTS for reader in readers):
             return False
         for made in (made for reader in readers for made in reader.values):
             found = context.beside.get(made)
@@ -146,10 +152,6 @@ def harmless(context: Context, op: Op) -> bool:
                 waiting.append(made)
             known.add(made)
     return True
-
-
-def base_name(op: Op) -> str:
-    return op.op.removesuffix("_")
 
 
 def _subtracted(context: Context, value: str) -> bool:

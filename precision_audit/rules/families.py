@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from precision_audit.records import Op
+
 ANGLES = frozenset({"sin", "cos", "tan", "sinc", "special_sinc", "polar"})
 SAMPLERS = frozenset({"grid_sampler", "grid_sampler_2d", "grid_sampler_3d"})
 STEPS = frozenset({"floor", "ceil", "round", "special_round", "trunc", "fix", "frac", "fmod", "remainder"}) | {
@@ -31,3 +33,8 @@ LOOKUPS = frozenset(
 )
 RANKS = frozenset({"argmax", "argmin", "topk", "sort", "argsort", "max", "min"})
 CASTS = frozenset({"to", "_to_copy", "type_as"})
+
+
+def base(op: Op) -> str:
+    """The op's name without the underscore of its in-place form."""
+    return op.op.removesuffix("_") if not op.op.startswith("_") else op.op

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from precision_audit import ops
-from precision_audit.plain import of_inputs
 from precision_audit.records import Op
 from precision_audit.rules import Context
+from precision_audit.rules.families import base
 
 if TYPE_CHECKING:
     from precision_audit.rules.reach import Reach
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def unseen_mask(context: Context, op: Op, literal: float) -> bool:
     """`where(keep, x, -1e9)`, `(1 - keep) * -1e9`."""
-    moving, name = of_inputs(context.graph), op.op.removesuffix("_")
+    moving, name = context.moving, base(op)
     if name == "where":
         return any(each.value in moving for each in op.operands if each.argument == "condition")
     if name != "mul" or literal > 0 or len(op.operands) != 1 or op.operands[0].value not in moving:
@@ -40,5 +40,5 @@ def up_to_softmax(reach: Reach, op: Op) -> Iterator[str]:
             seen.add(reader.key)
             yield reader.key
             moves = row is not None and row.kind in ("view_layout", "cast")
-            if moves or reader.op.removesuffix("_") in ("add", "sub"):
+            if moves or base(reader) in ("add", "sub"):
                 waiting.extend(reader.values)

@@ -13,7 +13,8 @@ import torch
 from precision_audit import ops
 from precision_audit.formats import dtype_of
 from precision_audit.records import Op
-from precision_audit.rules.reach import adapts, base, numbers
+from precision_audit.rules.families import base
+from precision_audit.rules.reach import adapts, numbers
 from precision_audit.rules.vanish import STEPS, Site, Vanish
 
 # Singular at one, at minus one: where an eps next to one is what keeps the argument away.

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from precision_audit.capture.origins import TAKEN_AS_WRITTEN
-from precision_audit.plain import REFUSES, of_inputs
+from precision_audit.plain import REFUSES
 from precision_audit.records import Evidence, Finding, Severity
 from precision_audit.rules import Context, found
+from precision_audit.rules.families import base
 from precision_audit.rules.limits import overflows_at, share_beyond
-from precision_audit.rules.reach import Origin, base, of_rule
+from precision_audit.rules.reach import Origin, of_rule
 from precision_audit.rules.trapped import trapped
 
 _EXPONENTIAL = "PA103"  # one over one plus infinity is how a sigmoid is written out
@@ -74,7 +75,7 @@ def refused(origin: Origin, context: Context) -> bool:
     if not refuses(origin):
         return False
     if context.policy.autocast:  # which casts what an op reads, where that hangs on the model's inputs
-        return not of_inputs(context.graph).isdisjoint(operand.value for operand in origin.op.operands)
+        return not context.moving.isdisjoint(operand.value for operand in origin.op.operands)
     unread = any(note.startswith(TAKEN_AS_WRITTEN) for note in context.graph.notes)  # then nothing is known of casts
     return unread or any(op.key == origin.op.key for op, _ in trapped(context, "number"))
 

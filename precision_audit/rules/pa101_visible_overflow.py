@@ -18,8 +18,9 @@ from collections.abc import Iterator
 
 from precision_audit.records import Evidence, Finding
 from precision_audit.rules import Context, Example, found
+from precision_audit.rules.families import base
 from precision_audit.rules.overflow import amax, extreme, overflowing
-from precision_audit.rules.reach import Origin, base
+from precision_audit.rules.reach import Origin
 from precision_audit.rules.vanish import Vanish
 
 

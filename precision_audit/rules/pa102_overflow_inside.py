@@ -15,8 +15,9 @@ from precision_audit import ops
 from precision_audit.formats import FORMATS
 from precision_audit.records import Evidence, Finding, Inner, Op
 from precision_audit.rules import Context, Example, found
+from precision_audit.rules.families import base
 from precision_audit.rules.limits import overflows_at
-from precision_audit.rules.reach import Reach, base
+from precision_audit.rules.reach import Reach
 from precision_audit.rules.vanish import GUARDED, Vanish
 
 _COMPOSITE = ("norm", "reduction", "softmax", "attention", "matmul", "conv", "loss", "rnn")

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 from precision_audit.records import Finding
 from precision_audit.rules import Context, Example
+from precision_audit.rules.families import base
 from precision_audit.rules.overflow import amax, overflowing
-from precision_audit.rules.reach import Origin, base
+from precision_audit.rules.reach import Origin
 
 
 def check(context: Context) -> Iterator[Finding]:

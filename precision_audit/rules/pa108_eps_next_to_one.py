@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from precision_audit.records import Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
+from precision_audit.rules.families import base
 from precision_audit.rules.near_one import next_to_one
-from precision_audit.rules.reach import base
 from precision_audit.rules.vanish import LOGS, Site, Vanish
 from precision_audit.rules.vanished import severity_of
 

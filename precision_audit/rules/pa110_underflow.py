@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from precision_audit.records import Beside, Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
-from precision_audit.rules.reach import base
+from precision_audit.rules.families import base
 from precision_audit.rules.vanish import LOGS, Vanish
 from precision_audit.verify.limits import limit
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from precision_audit.records import Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
-from precision_audit.rules.reach import STATE, Reach, base
+from precision_audit.rules.families import base
+from precision_audit.rules.reach import STATE, Reach
 
 _HEADROOM = 2.0
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 from precision_audit.records import Evidence, Finding, Op, Range
 from precision_audit.rules import Context, Example, found
-from precision_audit.rules.reach import STATE, Reach, base
+from precision_audit.rules.families import base
+from precision_audit.rules.reach import STATE, Reach
 
 _OVERWRITE = frozenset({"copy", "copy_", "fill", "fill_", "zero", "zero_", "normal", "uniform", "bernoulli"})
 

@@ -64,7 +64,8 @@ def _few(context: Context, low: Sequence[str], pins: Sequence[str]) -> bool:
     """Few enough to be called the cause, or arithmetic beside the products, and not what the model is there to
     compute."""
     work = {op.key: ops.flops(op, [context.tensors[o.value] for o in op.operands]) for op in context.computed()}
-    few = len(pins) <= max(_FEW, _PART * len(low)) or not any(context.by_key()[key].kind in PRODUCTS for key in pins)
+    by_key = context.by_key()
+    few = len(pins) <= max(_FEW, _PART * len(low)) or not any(by_key[key].kind in PRODUCTS for key in pins)
     return len(pins) > 0 and few and sum(work[key] for key in pins) <= sum(work.values()) / 2
 
 

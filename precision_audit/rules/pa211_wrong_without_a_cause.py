@@ -33,7 +33,7 @@ def check(context: Context) -> Iterator[Finding]:
     reach, told = Reach(context), _told(context)
     explained = any(each.rule == "PA210" for each in context.told)
     wrong = _WRONG if explained else min(_WRONG, limit(context.policy, "relative_l2", "") or _WRONG)
-    named = {each.op for each in context.told if each.rule != "PA206"}  # a note says why it is none
+    named = {each.op for each in context.told if each.rule == "PA204"}  # as a note: a loss 1 - x, small beside one
     for value in dict.fromkeys(context.graph.outputs):
         beside = context.as_cast.get(value)
         if beside is None or not _is_wrong(beside, wrong) or _ancestors(context, value) & told:
@@ -89,7 +89,9 @@ def _begins(context: Context, value: str, reach: Reach, begins: float) -> Op:
 
 def _read(context: Context, op: Op) -> list[str]:
     """What the op reads, and what was written to its results since."""
-    writers = Upstream(context).writers
+    if "writers" not in context.shared:
+        context.shared["writers"] = Upstream(context).writers
+    writers = context.shared["writers"]
     later = (each.key for value in op.values for each in writers.get(value, ()) if len(each.values) == 1)
     return [*(operand.value for operand in op.operands), *(key for key in later if key != op.key)]
 

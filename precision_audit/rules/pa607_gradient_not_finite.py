@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from precision_audit.records import Backward, Evidence, Finding, Op
 from precision_audit.rules import Context, Example, found
 from precision_audit.rules.derivatives import says
-from precision_audit.rules.reach import base
+from precision_audit.rules.families import base
 
 LAST = True
 

@@ -25,6 +25,7 @@ from precision_audit.plain import REFUSES, high_by_casts
 from precision_audit.records import Op, Range
 from precision_audit.rules import Context
 from precision_audit.rules.absorption import absorbed, harmless, settled, settled_by
+from precision_audit.rules.families import base
 from precision_audit.rules.limits import overflows_at
 from precision_audit.rules.masks import unseen_mask, up_to_softmax
 from precision_audit.rules.saturation import overflowed, saturates
@@ -54,11 +55,6 @@ class Origin:
     settled: bool = False  # and which elements are infinite hangs on no input: a causal mask
     saturated: bool = False  # every reader makes of the infinity what it would make of any such number: tanh, a clamp
     harmless: bool = False  # on the example the readers made of it what they make of the number: 1 / (1 + exp(x))
-
-
-def base(op: Op) -> str:
-    """The op's name without the underscore of its in-place form."""
-    return op.op.removesuffix("_") if not op.op.startswith("_") else op.op
 
 
 def numbers(op: Op) -> Iterator[tuple[str, float]]:
@@ -248,7 +244,8 @@ class Reach:
         shielded = bool(op.values) and all(each in self.shielded for each in op.values)
         seen = self.context.ranges.get(value)
         lost = max((self.lost(each) for each in op.values), default=0)
-        of_mask = rule in ("PA104", "PA106") and absorbed(self, op, seen)
+        taken_back = absorbed(self, op, seen)
+        of_mask = rule in ("PA104", "PA106") and taken_back
         mask = value if value not in op.values else op.values[0]
         ends = op.values if value in op.values else (value,)
         return Origin(
@@ -260,7 +257,7 @@ class Reach:
             shielded,
             literal,
             lost,
-            absorbed=absorbed(self, op, seen),
+            absorbed=taken_back,
             settled=of_mask and (settled(self, mask) or settled_by(self, op)),
             saturated=saturates(self.context, overflowed(self.context, ends, self.limit), self.far),
             harmless=harmless(self.context, op),

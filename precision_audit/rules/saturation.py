@@ -17,6 +17,7 @@ from precision_audit import ops
 from precision_audit.formats import is_float
 from precision_audit.records import Op
 from precision_audit.rules import Context
+from precision_audit.rules.families import base
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class _Walk:
 
     def after(self, op: Op, value: str, behind: Behind) -> Behind | None:
         """Behind which magnitudes the op's result is infinite; None where it may be something else than it should."""
-        row, name = ops.row(op.op), op.op.removesuffix("_")
+        row, name = ops.row(op.op), base(op)
         others = [each.value for each in op.operands if each.value != value]
         if sum(each.value == value for each in op.operands) > 1 or op.kind == "random" or row is None:
             return None
@@ -198,7 +199,7 @@ def _clamped(op: Op, behind: Behind) -> Behind | None:
         return None
     low = next((found for name in ("min", "min_val") if (found := _number(op, name)) is not None), None)
     high = next((found for name in ("max", "max_val") if (found := _number(op, name)) is not None), None)
-    if op.op.removesuffix("_") == "hardtanh":
+    if base(op) == "hardtanh":
         low, high = (-1.0 if low is None else low), (1.0 if high is None else high)
     plus, minus = behind.plus, behind.minus
     if plus is not None and high is not None:

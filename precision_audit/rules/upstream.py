@@ -55,13 +55,8 @@ class Upstream:
     @cached_property
     def constants(self) -> frozenset[str]:
         """Values that depend on no input and no random draw."""
-        found: set[str] = set()
-        for op in self.context.graph.ops:
-            row = ops.row(op.op)
-            drawn = row is not None and row.kind == "random"
-            if op.kind != "input" and not drawn and all(operand.value in found for operand in op.operands):
-                found.update(op.values)
-        return frozenset(found)
+        made = (value for op in self.context.graph.ops for value in op.values)
+        return frozenset(made) - self.context.moving
 
     @cached_property
     def given(self) -> frozenset[str]:

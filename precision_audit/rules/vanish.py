@@ -15,7 +15,8 @@ from precision_audit import ops
 from precision_audit.formats import is_float
 from precision_audit.records import Op
 from precision_audit.rules import Context
-from precision_audit.rules.reach import Reach, adapts, base, numbers
+from precision_audit.rules.families import base
+from precision_audit.rules.reach import Reach, adapts, numbers
 
 GUARDED = frozenset({"cosine_similarity"})  # have an eps inside, held in the op's own format
 LOGS = frozenset({"log", "log2", "log10", "xlogy", "special_xlogy", "special_entr", "logit", "special_logit"})

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import precision_audit as pa
 from precision_audit.analyse.flips import flip
 from precision_audit.records import Op, Swap
 from precision_audit.records import Tensor as Shape
@@ -156,3 +157,17 @@ def test_no_risk_without_error_nor_between_one() -> None:
     sure = flip(op, torch.tensor([[1.0, 1.5]]), torch.tensor([[1.0, 1.5]]))
     assert sure is not None and sure.at_risk == 0.0
     assert flip(op, torch.tensor([[1.0]]), torch.tensor([[1.5]])) is None
+
+
+def test_an_output_of_complex_numbers_keeps_its_error() -> None:
+    """A difference of numbers near 300, whose steps are 1 and 2 in bf16, goes into a transform."""
+
+    class Transformed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.rfft((x + 300) - 300)
+
+    report = pa.audit(Transformed(), (torch.rand(4, 16),), policy="bf16-everywhere", device="cpu-amx")
+    assert report.facts is not None
+    (record,) = [each for each in report.facts.beside if each.value.startswith("/fft_rfft")]
+    assert record.drift > 0.1
+    assert any(each.rule == "PA204" and each.resolved for each in report.findings)
